@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A drive: a block device, a file opened O_DIRECT, or memory. All offsets, lengths and buffer addresses
+ * are multiples of disk_info.align_bytes (512 or 4096); asserted, since callers are ours.
+ *
+ * Implemented by loop/uring.c and loop/sim.c (seam of loop.h). Owned by one loop.
+ */
+#ifndef KVOF_LOOP_DISK_H
+#define KVOF_LOOP_DISK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "loop/loop.h"
+
+struct disk;
+
+struct disk_opts {
+	uint64_t create_bytes;       /* make the file with this size where it is missing; 0: must exist */
+	bool memory;                 /* path is "mem": create_bytes of memory, gone at close */
+};
+
+struct disk_info {
+	uint64_t bytes;              /* usable size, multiple of align_bytes */
+	uint32_t align_bytes;
+	bool memory, block_device;
+	char path[256];
+};
+
+/* What the drive really moved, counted at this door (promise P10). */
+struct disk_counts {
+	uint64_t reads, writes, flushes, discards;
+	uint64_t read_bytes, write_bytes;
+	uint64_t errors;
+};
+
+struct disk_io {
+	struct loop_op op;
+	const struct iovec *iov;     /* leased until op.done */
+	unsigned iov_count;          /* 1..1024 */
+	uint64_t offset_bytes;
+	uint64_t bytes;              /* sum of iov; for discard the length */
+	uint64_t lease[4];           /* the loop's, while in flight */
+};
+
+/**
+ * disk_open() - opens and locks a drive; control path, may block
+ * Return: 0; -ENOENT no such path and create_bytes is 0; -EBUSY another opener holds it;
+ * -EINVAL a directory or other odd file, or smaller than 1 MiB; -ENOSPC; -EIO.
+ */
+int disk_open(struct loop *loop, const char *path, const struct disk_opts *opts, struct disk **out);
+
+/* No I/O may be in flight. */
+void disk_close(struct disk **disk);
+
+const struct disk_info *disk_info(const struct disk *disk);
+const struct disk_counts *disk_counts(const struct disk *disk);
+
+/* Asynchronous. done's res: 0, all bytes moved; -EIO (also after a short transfer that did not go on);
+ * -ENOSPC; -ECANCELED. Flush: all writes completed before it was submitted are durable (fdatasync). */
+void disk_read(struct disk *disk, struct disk_io *io);
+void disk_write(struct disk *disk, struct disk_io *io);
+void disk_flush(struct disk *disk, struct disk_io *io);
+void disk_discard(struct disk *disk, struct disk_io *io);
+
+/* The same, blocking: only at open and close of a store, before or after loop_run(). */
+int disk_read_now(struct disk *disk, void *into, uint64_t bytes, uint64_t offset_bytes);
+int disk_write_now(struct disk *disk, const void *from, uint64_t bytes, uint64_t offset_bytes);
+int disk_flush_now(struct disk *disk);
+
+#endif

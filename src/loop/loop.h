@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A loop is one thread with one ring, one clock and one mailbox. What it owns is touched by no other
+ * thread; others post a message.
+ *
+ * The seam: loop/uring.c (the kernel's ring) or loop/sim.c (seeded simulator) implement this header,
+ * disk.h and sock.h; which one is chosen at link time.
+ *
+ * Rules that every implementation keeps and every user may rely on:
+ *  - A turn reaps completions into a list, then runs at most LOOP_TURN_DONE_MAX callbacks, then submits
+ *    what they queued. A callback never runs from inside the call that started the operation.
+ *  - Each started operation is completed exactly once, also when it fails, is cancelled, or its owner
+ *    is closed (-ECANCELED). Until then its memory and its buffers belong to the loop.
+ *  - Results are 0 or a count, or a negative errno of the closed list in docs/errors.md.
+ *  - After loop_open() nothing is allocated on a data path.
+ */
+#ifndef KVOF_LOOP_LOOP_H
+#define KVOF_LOOP_LOOP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define LOOP_TURN_DONE_MAX 64
+
+struct loop;
+
+/* One operation in flight. Embed it; in done() find the owner with container_of(). */
+struct loop_op {
+	struct loop_op *next;                           /* the loop's, while in flight */
+	void (*done)(struct loop_op *op, int res);
+	int res;
+	uint32_t state;                                 /* the loop's */
+	void *owner;                                    /* the loop's: disk, sock, ... */
+	uint64_t scratch[2];                            /* the loop's */
+};
+
+struct loop_timer {
+	void (*fire)(struct loop_timer *t);
+	uint64_t at_ns;
+	uint32_t heap_index;                            /* the loop's; 0: not set */
+};
+
+/* A message and all it points to belong to the receiver from loop_post() until it answers. */
+struct msg {
+	struct msg *next;
+	void (*run)(struct loop *here, struct msg *m);
+};
+
+struct loop_opts {
+	const char *name;            /* for logs and the thread's name; borrowed for the loop's life */
+	unsigned ops_max;            /* most operations in flight; 0: 4096 */
+	unsigned timers_max;         /* most timers set at once; 0: 4096 */
+};
+
+/**
+ * loop_open() - makes a loop; the calling thread owns it until loop_run() is entered by another
+ *
+ * Return: 0; -ENOMEM; -EINVAL where the kernel lacks what is needed (the line logged names the kernel
+ * version and the sysctl to look at).
+ */
+int loop_open(const struct loop_opts *opts, struct loop **out);
+
+/* All disks, socks and timers of the loop are closed before. */
+void loop_close(struct loop **loop);
+
+/* Turns until loop_stop() has been called. Return: 0. */
+int loop_run(struct loop *loop);
+
+/* Own thread only; another thread posts a message that calls it. */
+void loop_stop(struct loop *loop);
+
+/**
+ * loop_turn() - one turn; waits for something to do, at most wait_ns_max
+ * Return: number of callbacks run (timers, completions and messages counted).
+ */
+unsigned loop_turn(struct loop *loop, uint64_t wait_ns_max);
+
+/* Monotonic time, read once a turn. Costs a load. */
+uint64_t loop_now_ns(const struct loop *loop);
+
+/* From any thread; wakes the receiver if it sleeps. Never blocks, never allocates. FIFO per sender. */
+void loop_post(struct loop *to, struct msg *m);
+
+/* True on the loop's own thread (and in the simulator while an event of that loop runs). */
+bool loop_here(const struct loop *loop);
+#define loop_must_own(loop) must(loop_here(loop))
+
+/* Completes op with res on the next turn: for answers that are known at once. */
+void loop_soon(struct loop *loop, struct loop_op *op, int res);
+
+/* Timers fire at or after at_ns, once. Setting a set timer moves it. Cancelling one not set is fine. */
+void loop_timer_init(struct loop_timer *t, void (*fire)(struct loop_timer *t));
+void loop_timer_set(struct loop *loop, struct loop_timer *t, uint64_t at_ns);
+void loop_timer_cancel(struct loop *loop, struct loop_timer *t);
+bool loop_timer_is_set(const struct loop_timer *t);
+
+/* Completes op when fd is readable (eventfd, signalfd). Not in the simulator: -EINVAL. */
+void loop_poll(struct loop *loop, int fd, struct loop_op *op);
+
+/* Takes back a loop_poll() in flight; its op still completes, with -ECANCELED. */
+void loop_poll_cancel(struct loop *loop, struct loop_op *op);
+
+/* Name of the implementation for logs and benches: "io_uring", "simulator". */
+const char *loop_kind(void);
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Byte streams: TCP with no delay, or the simulator's network. Owned by one loop.
+ *
+ * Closing: sock_close() takes the sock; every operation in flight still completes (-ECANCELED), and
+ * only then are its buffers the caller's again. The sock's memory goes after the last completion.
+ */
+#ifndef KVOF_LOOP_SOCK_H
+#define KVOF_LOOP_SOCK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "loop/loop.h"
+
+struct sock;
+struct sock_listener;
+
+struct sock_addr {
+	char host[64];               /* numeric IPv4 or IPv6; in the simulator any name */
+	uint16_t port;               /* 0 on listen: any; sock_listener_port() tells */
+};
+
+struct sock_io {
+	struct loop_op op;
+	const struct iovec *iov;     /* leased until op.done; not changed by the loop */
+	unsigned iov_count;
+	uint64_t bytes;              /* sum of iov, at least 1 */
+	bool all;                    /* receive: complete only when every byte is there (or the end) */
+	uint64_t lease[8];           /* the loop's, while in flight */
+};
+
+struct sock_connect {
+	struct loop_op op;           /* res: 0, -ECONNRESET (refused, unreachable), -ETIMEDOUT, -ECANCELED */
+	struct sock_addr addr;
+	struct sock *sock;           /* filled when res is 0 */
+	uint64_t deadline_ns;        /* absolute; 0: the kernel's own limit */
+	uint64_t lease[24];          /* the loop's, while in flight */
+};
+
+/**
+ * sock_listen() - accepts connections until closed; each is handed to accepted() on this loop
+ * Return: 0; -EBUSY the port is in use; -EINVAL the address is not one; -EIO.
+ */
+int sock_listen(struct loop *loop, const struct sock_addr *addr,
+		void (*accepted)(void *arg, struct sock *sock), void *arg,
+		struct sock_listener **out);
+uint16_t sock_listener_port(const struct sock_listener *l);
+void sock_listener_close(struct sock_listener **l);
+
+/* Asynchronous. Cancelled by sock_connect_cancel(); done is called all the same. */
+void sock_connect(struct loop *loop, struct sock_connect *c);
+void sock_connect_cancel(struct loop *loop, struct sock_connect *c);
+
+/* One receive in flight at most. res: bytes received; 0 at the end of the stream (with `all`: fewer than
+ * asked means the end came first); -ECONNRESET; -ECANCELED. */
+void sock_recv(struct sock *sock, struct sock_io *io);
+
+/* Any number queued; sent whole and in order. res: 0, every byte was taken by the transport and the buffers
+ * are the caller's again; -ECONNRESET; -ECANCELED. */
+void sock_send(struct sock *sock, struct sock_io *io);
+
+/* Wakes a receive with 0 and sends with -ECONNRESET, and tells the peer. The sock stays until closed. */
+void sock_shutdown(struct sock *sock);
+void sock_close(struct sock **sock);
+
+/* "127.0.0.1:4420" of the peer, for logs; valid while the sock is. */
+const char *sock_peer(const struct sock *sock);
+
+#endif
