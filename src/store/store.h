@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The flash store: values under keys of 1 to 16 bytes, appended to segments on N drives, index in memory.
+ *
+ * Promises (docs/formats.md has the crash table): what get delivers is exactly the bytes of one acknowledged put
+ * of that key, else -ENOENT or -EBADMSG; a kill loses nothing acknowledged; nothing torn is served, nothing deleted comes
+ * back; bytes on drives never pass the cap; a dead drive costs its own values only.
+ *
+ * No copy between drive and socket: a value lives in a store_buf, whose pieces the wire fills or sends
+ * directly and the drive writes or reads directly (the record's header lies in front of the first piece).
+ *
+ * Owned by one loop. Every call is made on it; completions run on it, never inside the call.
+ */
+#ifndef KVOF_STORE_STORE_H
+#define KVOF_STORE_STORE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "base/kv.h"
+#include "base/list.h"
+#include "base/must.h"
+#include "loop/loop.h"
+
+struct store;
+
+#define STORE_DRIVES_MAX 16
+#define STORE_VALUE_BYTES_LIMIT (64 * MiB)
+
+struct store_drive {
+	const char *path;            /* file or block device; "mem" for memory */
+	uint64_t bytes;              /* size=: make a missing file; 0: must exist */
+};
+
+struct store_opts {
+	struct store_drive drive[STORE_DRIVES_MAX];
+	unsigned drive_count;
+	uint64_t cap_bytes;          /* hard limit over all drives, headers and padding included; 0: all */
+	uint32_t segment_bytes;      /* 0: chosen from drive size and value_bytes_max */
+	uint32_t value_bytes_max;    /* 512 KiB .. 64 MiB; 0: 8 MiB */
+	uint64_t index_keys_max;     /* 0: what fits 1/256 of the drives at 48 bytes a key, at least 65536 */
+	uint64_t buffer_bytes;       /* pool of value buffers; 0: 64 MiB, at least 4 values of the limit */
+	bool evict;                  /* cache namespace: oldest segments go when full; else -ENOSPC */
+	bool ack_durable;            /* put answers after a flush of its drive */
+	bool format;                 /* overwrite what is there */
+	bool degraded;               /* open without the drives that are missing */
+};
+
+/* Says in words which drive and field was wrong when store_open() fails, or what recovery found. */
+struct store_report {
+	char text[256];
+	uint64_t keys, segments, dropped_records, metadata_bytes_read;
+	uint64_t open_ns;
+};
+
+/**
+ * store_open() - opens or makes a store; control path, blocks, before loop_run()
+ *
+ * A drive without a superblock is formatted; one with a foreign or newer one is refused (-EPROTO) unless format.
+ * Reads superblocks, segment footers, and the record headers of the segments still open: no data.
+ * Return: 0; -EBUSY in use elsewhere; -EINVAL (too small, a directory, mixed set); -ENOENT missing drive;
+ * -EPROTO; -EIO; -ENOSPC; -ENOMEM. report->text says which and what to do.
+ */
+int store_open(const struct store_opts *opts, struct loop *loop, struct store **out,
+	       struct store_report *report);
+
+/* Completes after all operations in flight; seals what is open, marks a clean stop. done(arg) once.
+ * The pointer is taken at once. In-flight operations started before still complete normally. */
+void store_close(struct store **st, void (*done)(void *arg), void *arg);
+
+/* --- buffers --------------------------------------------------------------------------------------- */
+
+/* A leased buffer for one value. piece[0..piece_count) are exactly payload_bytes. */
+struct store_buf {
+	struct iovec *piece;
+	unsigned piece_count;
+	uint32_t payload_bytes;
+	/* the store's */
+	struct iovec *chunk;
+	unsigned chunk_count;
+	struct store_buf *next;
+};
+
+struct store_buf_wait {
+	struct list_link link;
+	uint32_t payload_bytes;
+	void (*ready)(struct store_buf_wait *w, struct store_buf *buf);
+};
+
+/* Room for payload_bytes, now or later: ready() comes on a later turn, first come first served. */
+void store_buf_take(struct store *st, struct store_buf_wait *w);
+/* Gives up waiting; true: ready() will not come. False: it was not waiting. */
+bool store_buf_wait_cancel(struct store *st, struct store_buf_wait *w);
+void store_buf_give(struct store *st, struct store_buf **buf);
+
+/* --- operations ------------------------------------------------------------------------------------ */
+
+enum store_put_mode { STORE_PUT_ANY, STORE_PUT_IF_ABSENT, STORE_PUT_IF_PRESENT };
+
+struct store_op {
+	struct list_link link;                       /* the store's, while in flight */
+	struct kv_key key;
+	enum store_put_mode mode;                    /* put */
+	struct store_buf *buf;                       /* put: the value, leased; get: filled, caller gives back */
+	uint32_t value_bytes;                        /* get, exists: true stored length */
+	uint32_t want_bytes;                         /* get: no more than this is needed (short Retrieve) */
+	void (*done)(struct store_op *op, int res);
+	uint64_t lease[24];                          /* the store's, while in flight */
+};
+
+/* res: 0; -EEXIST (if absent); -ENOENT (if present); -ENOSPC; -EIO. Puts of one key take effect in the
+ * order of the calls; a get sees every put acknowledged before it was called. Zero bytes are a value. */
+void store_put(struct store *st, struct store_op *op);
+/* res: 0, buf holds min(want_bytes, value_bytes); -ENOENT; -EBADMSG (checksum: the entry is dropped); -EIO.
+ * With want_bytes 0 no device is read and buf is NULL. */
+void store_get(struct store *st, struct store_op *op);
+/* res: 0; -ENOENT; -EIO. Logged before it is answered. */
+void store_delete(struct store *st, struct store_op *op);
+/* res: 0; -EIO. What was acknowledged before is durable. */
+void store_flush(struct store *st, struct store_op *op);
+
+/* Memory only. True when present; counts as a hit for eviction. */
+bool store_exists(struct store *st, const struct kv_key *key, uint32_t *value_bytes);
+
+/* Keys in order, from `from` (inclusive; len 0: from the first), at most key_count. Each key that lives through
+ * a whole scan is seen exactly once. Return: number filled. No device is read. */
+unsigned store_list(struct store *st, const struct kv_key *from, struct kv_key *keys,
+		    uint32_t *value_bytes, unsigned key_count);
+
+struct store_stat {
+	uint64_t keys, used_bytes, capacity_bytes, value_bytes;
+	uint64_t evicted_keys, evicted_segments;
+	uint64_t device_read_bytes, device_write_bytes;
+	uint64_t puts, gets, hits, misses, deletes, corrupt, io_errors, no_space;
+	unsigned drives, drives_failed;
+	uint32_t value_bytes_max, segment_bytes;
+};
+void store_stat(const struct store *st, struct store_stat *out);
+
+/* The host was told not to trust a drive any more (tests, operator): its values become misses. */
+void store_drive_retire(struct store *st, unsigned drive_index);
+
+#endif
