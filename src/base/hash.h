@@ -7,7 +7,8 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-/* CRC32C as on the wire: start value ~0, final complement. crc32c_more continues a finished value. */
+/* CRC32C as on the wire: start value ~0, final complement. crc32c_more continues a finished
+ * value. */
 uint32_t crc32c(const void *data, size_t bytes);
 uint32_t crc32c_more(uint32_t crc, const void *data, size_t bytes);
 uint32_t crc32c_iov(const struct iovec *iov, unsigned iov_count, size_t bytes);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The key of a KV namespace: 1 to 16 opaque bytes. Unused bytes are zero, so that keys compare whole. */
+/* The key of a KV namespace: 1 to 16 opaque bytes. Unused bytes are zero, so that keys compare
+ * whole. */
 #ifndef KVOF_BASE_KV_H
 #define KVOF_BASE_KV_H
 

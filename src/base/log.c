@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lines to standard error with a time, a level and a limit on their rate (abuse case L18: a storm of
- * bad PDUs must not become a storm of lines). State is one atomic window; any thread.
+ * Lines to standard error with a time, a level and a limit on their rate (abuse case L18: a storm
+ * of bad PDUs must not become a storm of lines). State is one atomic window; any thread.
  */
 #include "base/log.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Seeded numbers for simulation, jitter and test noise (xoshiro-free: splitmix64). Not for secrets. */
+/* Seeded numbers for simulation, jitter and test noise (xoshiro-free: splitmix64). Not for
+ * secrets. */
 #ifndef KVOF_BASE_PRNG_H
 #define KVOF_BASE_PRNG_H
 

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The initiator on one loop: an association with one subsystem, an admin queue and several I/O queues, kept
- * alive and reconnected, used by cache (remote tier), by include/kvof/client.h and by the program.
+ * The initiator on one loop: an association with one subsystem, an admin queue and several I/O
+ * queues, kept alive and reconnected, used by cache (remote tier), by include/kvof/client.h and by
+ * the program.
  *
- * Owned by one loop. Completions run on it, never inside the call; each operation ends exactly once and
- * by its deadline. No buffer is handed back while a byte of it may still move: where that takes longer than the
- * deadline, done(-ETIMEDOUT) comes at the deadline with op->busy set, and released() follows.
+ * Owned by one loop. Completions run on it, never inside the call; each operation ends exactly once
+ * and by its deadline. No buffer is handed back while a byte of it may still move: where that takes
+ * longer than the deadline, done(-ETIMEDOUT) comes at the deadline with op->busy set, and
+ * released() follows.
  */
 #ifndef KVOF_HOST_HOST_H
 #define KVOF_HOST_HOST_H
@@ -64,9 +66,12 @@ struct host_op {
 	uint32_t value_bytes;            /* Retrieve: the true stored length, may exceed bytes */
 	uint32_t moved_bytes;
 	nv_status status;                /* the controller's word when res is from it */
-	bool busy;                       /* with -ETIMEDOUT or -ECANCELED: buffers not free yet, released() follows */
-	/* res: 0; -ENOENT no such key; -EEXIST; -ENOSPC; -EBADMSG media (88h) or digest; -EIO other status; -ETIMEDOUT;
-	 * -ECONNRESET no association and once; -EBUSY backlog full; -EPROTO; -ESHUTDOWN; -ECANCELED;
+	/* with -ETIMEDOUT or -ECANCELED: buffers not free yet, released() follows */
+	bool busy;
+	/* res: 0; -ENOENT no such key; -EEXIST; -ENOSPC; -EBADMSG media (88h) or digest; -EIO other
+	 * status; -ETIMEDOUT;
+	 * -ECONNRESET no association and once; -EBUSY backlog full; -EPROTO; -ESHUTDOWN;
+	 * -ECANCELED;
 	 * -EINVAL value or key beyond the namespace's limits */
 	void (*done)(struct host_op *op, int res);
 	void (*released)(struct host_op *op);
@@ -74,20 +79,23 @@ struct host_op {
 };
 
 struct host_events {
-	void (*state)(void *arg, enum host_state state, int why);   /* each change; why: 0 or errno */
+	/* each change; why: 0 or errno */
+	void (*state)(void *arg, enum host_state state, int why);
 };
 
 /* Return: 0 or -EINVAL with a sentence in why (256 bytes). Connects in the background. */
 int host_open(struct loop *loop, const struct host_opts *opts, const struct host_events *events,
 	      void *arg, char why[256], struct host **out);
-/* Everything in flight ends with -ESHUTDOWN (released() before closed). closed(arg) is the last call. */
+/* Everything in flight ends with -ESHUTDOWN (released() before closed). closed(arg) is the last
+ * call. */
 void host_close(struct host **h, void (*closed)(void *arg), void *arg);
 
 enum host_state host_state(const struct host *h);
 const struct host_ns *host_ns(const struct host *h);     /* valid once HOST_LIVE was seen */
 const char *host_last_error(const struct host *h);       /* sentence about the last failure; "" */
 
-/* While not live, operations wait for the reconnect until their deadline (with `once`: -ECONNRESET). */
+/* While not live, operations wait for the reconnect until their deadline (with `once`:
+ * -ECONNRESET). */
 void host_submit(struct host *h, struct host_op *op);
 /* done comes (once) with -ECANCELED unless it was already on its way. */
 void host_cancel(struct host *h, struct host_op *op);

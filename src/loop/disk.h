@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A drive: a block device, a file opened O_DIRECT, or memory. All offsets, lengths and buffer addresses
- * are multiples of disk_info.align_bytes (512 or 4096); asserted, since callers are ours.
+ * A drive: a block device, a file opened O_DIRECT, or memory. All offsets, lengths and buffer
+ * addresses are multiples of disk_info.align_bytes (512 or 4096); asserted, since callers are ours.
  *
  * Implemented by loop/uring.c and loop/sim.c (seam of loop.h). Owned by one loop.
  */
@@ -17,7 +17,8 @@
 struct disk;
 
 struct disk_opts {
-	uint64_t create_bytes;       /* make the file with this size where it is missing; 0: must exist */
+	/* make the file with this size where it is missing; 0: must exist */
+	uint64_t create_bytes;
 	bool memory;                 /* path is "mem": create_bytes of memory, gone at close */
 };
 
@@ -57,8 +58,10 @@ void disk_close(struct disk **disk);
 const struct disk_info *disk_info(const struct disk *disk);
 const struct disk_counts *disk_counts(const struct disk *disk);
 
-/* Asynchronous. done's res: 0, all bytes moved; -EIO (also after a short transfer that did not go on);
- * -ENOSPC; -ECANCELED. Flush: all writes completed before it was submitted are durable (fdatasync). */
+/* Asynchronous. done's res: 0, all bytes moved; -EIO (also after a short transfer that did not go
+ * on);
+ * -ENOSPC; -ECANCELED. Flush: all writes completed before it was submitted are durable
+ * (fdatasync). */
 void disk_read(struct disk *disk, struct disk_io *io);
 void disk_write(struct disk *disk, struct disk_io *io);
 void disk_flush(struct disk *disk, struct disk_io *io);

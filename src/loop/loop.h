@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A loop is one thread with one ring, one clock and one mailbox. What it owns is touched by no other
- * thread; others post a message.
+ * A loop is one thread with one ring, one clock and one mailbox. What it owns is touched by no
+ * other thread; others post a message.
  *
- * The seam: loop/uring.c (the kernel's ring) or loop/sim.c (seeded simulator) implement this header,
- * disk.h and sock.h; which one is chosen at link time.
+ * The seam: loop/uring.c (the kernel's ring) or loop/sim.c (seeded simulator) implement this
+ * header, disk.h and sock.h; which one is chosen at link time.
  *
  * Rules that every implementation keeps and every user may rely on:
- *  - A turn reaps completions into a list, then runs at most LOOP_TURN_DONE_MAX callbacks, then submits
- *    what they queued. A callback never runs from inside the call that started the operation.
- *  - Each started operation is completed exactly once, also when it fails, is cancelled, or its owner
- *    is closed (-ECANCELED). Until then its memory and its buffers belong to the loop.
+ *  - A turn reaps completions into a list, then runs at most LOOP_TURN_DONE_MAX callbacks, then
+ *    submits what they queued. A callback never runs from inside the call that started the
+ *    operation.
+ *  - Each started operation is completed exactly once, also when it fails, is cancelled, or its
+ *    owner is closed (-ECANCELED). Until then its memory and its buffers belong to the loop.
  *  - Results are 0 or a count, or a negative errno of the closed list in docs/errors.md.
  *  - After loop_open() nothing is allocated on a data path.
  */
@@ -24,7 +25,8 @@
 
 struct loop;
 
-/* One operation in flight. Embed it; in done() find the owner with container_of(). */
+/* One operation in flight. Embed it, zeroed before its first use; in done() find the owner with
+ * container_of(). Starting one that is in flight is a fault of the caller and asserted. */
 struct loop_op {
 	struct loop_op *next;                           /* the loop's, while in flight */
 	void (*done)(struct loop_op *op, int res);
@@ -38,6 +40,7 @@ struct loop_timer {
 	void (*fire)(struct loop_timer *t);
 	uint64_t at_ns;
 	uint32_t heap_index;                            /* the loop's; 0: not set */
+	uint32_t order;                                 /* the loop's: first set, first fired */
 };
 
 /* A message and all it points to belong to the receiver from loop_post() until it answers. */
@@ -47,7 +50,8 @@ struct msg {
 };
 
 struct loop_opts {
-	const char *name;            /* for logs and the thread's name; borrowed for the loop's life */
+	/* for logs and the thread's name; borrowed for the loop's life */
+	const char *name;
 	unsigned ops_max;            /* most operations in flight; 0: 4096 */
 	unsigned timers_max;         /* most timers set at once; 0: 4096 */
 };
@@ -55,8 +59,8 @@ struct loop_opts {
 /**
  * loop_open() - makes a loop; the calling thread owns it until loop_run() is entered by another
  *
- * Return: 0; -ENOMEM; -EINVAL where the kernel lacks what is needed (the line logged names the kernel
- * version and the sysctl to look at).
+ * Return: 0; -ENOMEM; -EINVAL where the kernel lacks what is needed (the line logged names the
+ * kernel version and the sysctl to look at).
  */
 int loop_open(const struct loop_opts *opts, struct loop **out);
 
@@ -78,7 +82,8 @@ unsigned loop_turn(struct loop *loop, uint64_t wait_ns_max);
 /* Monotonic time, read once a turn. Costs a load. */
 uint64_t loop_now_ns(const struct loop *loop);
 
-/* From any thread; wakes the receiver if it sleeps. Never blocks, never allocates. FIFO per sender. */
+/* From any thread; wakes the receiver if it sleeps. Never blocks, never allocates. FIFO per
+ * sender. */
 void loop_post(struct loop *to, struct msg *m);
 
 /* True on the loop's own thread (and in the simulator while an event of that loop runs). */
@@ -88,7 +93,8 @@ bool loop_here(const struct loop *loop);
 /* Completes op with res on the next turn: for answers that are known at once. */
 void loop_soon(struct loop *loop, struct loop_op *op, int res);
 
-/* Timers fire at or after at_ns, once. Setting a set timer moves it. Cancelling one not set is fine. */
+/* Timers fire at or after at_ns, once. Setting a set timer moves it. Cancelling one not set is
+ * fine. */
 void loop_timer_init(struct loop_timer *t, void (*fire)(struct loop_timer *t));
 void loop_timer_set(struct loop *loop, struct loop_timer *t, uint64_t at_ns);
 void loop_timer_cancel(struct loop *loop, struct loop_timer *t);

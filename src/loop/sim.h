@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The seeded simulator: many loops (nodes), one clock, disks and a network, in one thread. One seed, one
- * run. Only tests include this header.
+ * The seeded simulator: many loops (nodes), one clock, disks and a network, in one thread. One
+ * seed, one run. Only tests include this header.
  *
- * A world is made before the first loop_open(); each loop_open() then adds a node to it. Disks live in
- * the world under their path and outlive a node that crashes. Time passes only from event to event.
+ * A world is made before the first loop_open(); each loop_open() then adds a node to it. Disks live
+ * in the world under their path and outlive a node that crashes. Time passes only from event to
+ * event.
  */
 #ifndef KVOF_LOOP_SIM_H
 #define KVOF_LOOP_SIM_H
@@ -29,7 +30,8 @@ enum sim_fault {
 	SIM_DISK_FLUSH_EIO,
 	SIM_DISK_SLOW,               /* completes much later */
 	SIM_NET_RESET,               /* the connection is reset */
-	SIM_NET_SPLIT,               /* bytes arrive in pieces of random size (harmless, always on) */
+	/* bytes arrive in pieces of random size (harmless, always on) */
+	SIM_NET_SPLIT,
 	SIM_NET_DELAY,               /* bytes arrive much later */
 	SIM_NET_REFUSE,              /* a connect is refused */
 	SIM_NET_FLIP,                /* a bit flips on the way */
@@ -41,6 +43,7 @@ struct sim_opts {
 	uint32_t fault_per_million[SIM_FAULT_COUNT];
 	uint64_t disk_latency_ns;    /* mean; 0: 100 us */
 	uint64_t net_latency_ns;     /* mean; 0: 50 us */
+	uint32_t disk_align_bytes;   /* 512 or 4096; 0: 4096 */
 };
 
 int sim_begin(const struct sim_opts *opts);       /* one world at a time */
@@ -52,20 +55,23 @@ bool sim_step(void);
 bool sim_run_until(bool (*until)(void *arg), void *arg, uint64_t ns_max);
 uint64_t sim_now_ns(void);
 
+/* A digest of every event so far (when, which node, what, with which result): equal for equal seeds. */
+uint64_t sim_trace(void);
+
 /* Faults on or off (all rates), and how often a kind was hit since sim_begin(). */
 void sim_faults_on(bool on);
 uint64_t sim_fault_hits(enum sim_fault kind);
 const char *sim_fault_name(enum sim_fault kind);
 
-/* The node's process dies at this instant: its timers, sockets (peers see a reset) and unfinished I/O are
- * gone, no callback of it runs again, its memory is the caller's to forget (the world keeps and frees what it
- * allocated for the loop). keep_unflushed: a kill (the page cache or drive keeps completed writes; writes in flight
- * may be torn, whole or absent); otherwise a power cut (each write since the last flush is kept or lost at random,
- * sector by sector). */
+/* The node's process dies at this instant: its timers, sockets (peers see a reset) and unfinished
+ * I/O are gone, no callback of it runs again, its memory is the caller's to forget (the world keeps
+ * and frees what it allocated for the loop). keep_unflushed: a kill (the page cache or drive keeps
+ * completed writes; writes in flight may be torn, whole or absent); otherwise a power cut (each
+ * write since the last flush is kept or lost at random, sector by sector). */
 void sim_crash(struct loop **loop, bool keep_unflushed);
 
-/* The n-th (1, 2, ...) write or flush of the world from now on crashes: sim_step() returns false and
- * sim_crashed() the loop that did it; the caller then calls sim_crash(). 0: off. */
+/* The n-th (1, 2, ...) write or flush of the world from now on crashes: sim_step() returns false
+ * and sim_crashed() the loop that did it; the caller then calls sim_crash(). 0: off. */
 void sim_crash_at_write(uint64_t n);
 struct loop *sim_crashed(void);
 uint64_t sim_writes(void);                        /* writes and flushes so far */

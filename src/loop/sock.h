@@ -27,12 +27,14 @@ struct sock_io {
 	const struct iovec *iov;     /* leased until op.done; not changed by the loop */
 	unsigned iov_count;
 	uint64_t bytes;              /* sum of iov, at least 1 */
-	bool all;                    /* receive: complete only when every byte is there (or the end) */
+	/* receive: complete only when every byte is there (or the end) */
+	bool all;
 	uint64_t lease[8];           /* the loop's, while in flight */
 };
 
 struct sock_connect {
-	struct loop_op op;           /* res: 0, -ECONNRESET (refused, unreachable), -ETIMEDOUT, -ECANCELED */
+	/* res: 0, -ECONNRESET (refused, unreachable), -ETIMEDOUT, -ECANCELED */
+	struct loop_op op;
 	struct sock_addr addr;
 	struct sock *sock;           /* filled when res is 0 */
 	uint64_t deadline_ns;        /* absolute; 0: the kernel's own limit */
@@ -53,15 +55,16 @@ void sock_listener_close(struct sock_listener **l);
 void sock_connect(struct loop *loop, struct sock_connect *c);
 void sock_connect_cancel(struct loop *loop, struct sock_connect *c);
 
-/* One receive in flight at most. res: bytes received; 0 at the end of the stream (with `all`: fewer than
- * asked means the end came first); -ECONNRESET; -ECANCELED. */
+/* One receive in flight at most. res: bytes received; 0 at the end of the stream (with `all`: fewer
+ * than asked means the end came first); -ECONNRESET; -ECANCELED. */
 void sock_recv(struct sock *sock, struct sock_io *io);
 
-/* Any number queued; sent whole and in order. res: 0, every byte was taken by the transport and the buffers
- * are the caller's again; -ECONNRESET; -ECANCELED. */
+/* Any number queued; sent whole and in order. res: 0, every byte was taken by the transport and the
+ * buffers are the caller's again; -ECONNRESET; -ECANCELED. */
 void sock_send(struct sock *sock, struct sock_io *io);
 
-/* Wakes a receive with 0 and sends with -ECONNRESET, and tells the peer. The sock stays until closed. */
+/* Wakes a receive with 0 and sends with -ECONNRESET, and tells the peer. The sock stays until
+ * closed. */
 void sock_shutdown(struct sock *sock);
 void sock_close(struct sock **sock);
 

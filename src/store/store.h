@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The flash store: values under keys of 1 to 16 bytes, appended to segments on N drives, index in memory.
+ * The flash store: values under keys of 1 to 16 bytes, appended to segments on N drives, index in
+ * memory.
  *
- * Promises (docs/formats.md has the crash table): what get delivers is exactly the bytes of one acknowledged put
- * of that key, else -ENOENT or -EBADMSG; a kill loses nothing acknowledged; nothing torn is served, nothing deleted comes
- * back; bytes on drives never pass the cap; a dead drive costs its own values only.
+ * Promises (docs/formats.md has the crash table): what get delivers is exactly the bytes of one
+ * acknowledged put of that key, else -ENOENT or -EBADMSG; a kill loses nothing acknowledged;
+ * nothing torn is served, nothing deleted comes back; bytes on drives never pass the cap; a dead
+ * drive costs its own values only.
  *
- * No copy between drive and socket: a value lives in a store_buf, whose pieces the wire fills or sends
- * directly and the drive writes or reads directly (the record's header lies in front of the first piece).
+ * No copy between drive and socket: a value lives in a store_buf, whose pieces the wire fills or
+ * sends directly and the drive writes or reads directly (the record's header lies in front of the
+ * first piece).
  *
  * Owned by one loop. Every call is made on it; completions run on it, never inside the call.
  */
@@ -36,12 +39,16 @@ struct store_drive {
 struct store_opts {
 	struct store_drive drive[STORE_DRIVES_MAX];
 	unsigned drive_count;
-	uint64_t cap_bytes;          /* hard limit over all drives, headers and padding included; 0: all */
+	/* hard limit over all drives, headers and padding included; 0: all */
+	uint64_t cap_bytes;
 	uint32_t segment_bytes;      /* 0: chosen from drive size and value_bytes_max */
 	uint32_t value_bytes_max;    /* 512 KiB .. 64 MiB; 0: 8 MiB */
-	uint64_t index_keys_max;     /* 0: what fits 1/256 of the drives at 48 bytes a key, at least 65536 */
-	uint64_t buffer_bytes;       /* pool of value buffers; 0: 64 MiB, at least 4 values of the limit */
-	bool evict;                  /* cache namespace: oldest segments go when full; else -ENOSPC */
+	/* 0: what fits 1/256 of the drives at 48 bytes a key, at least 65536 */
+	uint64_t index_keys_max;
+	/* pool of value buffers; 0: 64 MiB, at least 4 values of the limit */
+	uint64_t buffer_bytes;
+	/* cache namespace: oldest segments go when full; else -ENOSPC */
+	bool evict;
 	bool ack_durable;            /* put answers after a flush of its drive */
 	bool format;                 /* overwrite what is there */
 	bool degraded;               /* open without the drives that are missing */
@@ -57,9 +64,11 @@ struct store_report {
 /**
  * store_open() - opens or makes a store; control path, blocks, before loop_run()
  *
- * A drive without a superblock is formatted; one with a foreign or newer one is refused (-EPROTO) unless format.
- * Reads superblocks, segment footers, and the record headers of the segments still open: no data.
- * Return: 0; -EBUSY in use elsewhere; -EINVAL (too small, a directory, mixed set); -ENOENT missing drive;
+ * A drive without a superblock is formatted; one with a foreign or newer one is refused (-EPROTO)
+ * unless format. Reads superblocks, segment footers, and the record headers of the segments still
+ * open: no data.
+ * Return: 0; -EBUSY in use elsewhere; -EINVAL (too small, a directory, mixed set); -ENOENT missing
+ * drive;
  * -EPROTO; -EIO; -ENOSPC; -ENOMEM. report->text says which and what to do.
  */
 int store_open(const struct store_opts *opts, struct loop *loop, struct store **out,
@@ -69,7 +78,7 @@ int store_open(const struct store_opts *opts, struct loop *loop, struct store **
  * The pointer is taken at once. In-flight operations started before still complete normally. */
 void store_close(struct store **st, void (*done)(void *arg), void *arg);
 
-/* --- buffers --------------------------------------------------------------------------------------- */
+/* --- buffers -------------------- */
 
 /* A leased buffer for one value. piece[0..piece_count) are exactly payload_bytes. */
 struct store_buf {
@@ -94,7 +103,7 @@ void store_buf_take(struct store *st, struct store_buf_wait *w);
 bool store_buf_wait_cancel(struct store *st, struct store_buf_wait *w);
 void store_buf_give(struct store *st, struct store_buf **buf);
 
-/* --- operations ------------------------------------------------------------------------------------ */
+/* --- operations -------------------- */
 
 enum store_put_mode { STORE_PUT_ANY, STORE_PUT_IF_ABSENT, STORE_PUT_IF_PRESENT };
 
@@ -102,18 +111,21 @@ struct store_op {
 	struct list_link link;                       /* the store's, while in flight */
 	struct kv_key key;
 	enum store_put_mode mode;                    /* put */
-	struct store_buf *buf;                       /* put: the value, leased; get: filled, caller gives back */
+	/* put: the value, leased; get: filled, caller gives back */
+	struct store_buf *buf;
 	uint32_t value_bytes;                        /* get, exists: true stored length */
-	uint32_t want_bytes;                         /* get: no more than this is needed (short Retrieve) */
+	/* get: no more than this is needed (short Retrieve) */
+	uint32_t want_bytes;
 	void (*done)(struct store_op *op, int res);
 	uint64_t lease[24];                          /* the store's, while in flight */
 };
 
-/* res: 0; -EEXIST (if absent); -ENOENT (if present); -ENOSPC; -EIO. Puts of one key take effect in the
- * order of the calls; a get sees every put acknowledged before it was called. Zero bytes are a value. */
+/* res: 0; -EEXIST (if absent); -ENOENT (if present); -ENOSPC; -EIO. Puts of one key take effect in
+ * the order of the calls; a get sees every put acknowledged before it was called. Zero bytes are
+ * a value. */
 void store_put(struct store *st, struct store_op *op);
-/* res: 0, buf holds min(want_bytes, value_bytes); -ENOENT; -EBADMSG (checksum: the entry is dropped); -EIO.
- * With want_bytes 0 no device is read and buf is NULL. */
+/* res: 0, buf holds min(want_bytes, value_bytes); -ENOENT; -EBADMSG (checksum: the entry is
+ * dropped); -EIO. With want_bytes 0 no device is read and buf is NULL. */
 void store_get(struct store *st, struct store_op *op);
 /* res: 0; -ENOENT; -EIO. Logged before it is answered. */
 void store_delete(struct store *st, struct store_op *op);
@@ -123,8 +135,8 @@ void store_flush(struct store *st, struct store_op *op);
 /* Memory only. True when present; counts as a hit for eviction. */
 bool store_exists(struct store *st, const struct kv_key *key, uint32_t *value_bytes);
 
-/* Keys in order, from `from` (inclusive; len 0: from the first), at most key_count. Each key that lives through
- * a whole scan is seen exactly once. Return: number filled. No device is read. */
+/* Keys in order, from `from` (inclusive; len 0: from the first), at most key_count. Each key that
+ * lives through a whole scan is seen exactly once. Return: number filled. No device is read. */
 unsigned store_list(struct store *st, const struct kv_key *from, struct kv_key *keys,
 		    uint32_t *value_bytes, unsigned key_count);
 

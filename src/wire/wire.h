@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Capsules and data between a host and a controller, whatever carries them: tcp (NVMe/TCP), mem (in one
- * process, same loop), rdma later. One wire_conn is one queue. Everything above this header is the same
- * code for all of them.
+ * Capsules and data between a host and a controller, whatever carries them: tcp (NVMe/TCP), mem (in
+ * one process, same loop), rdma later. One wire_conn is one queue. Everything above this header is
+ * the same code for all of them.
  *
  *   controller end                                 host end
  *   accepted()   handshake is done                 connected()  handshake is done
@@ -12,9 +12,9 @@
  *   wire_respond() completion; gives cmd back      req->done()
  *   closed()     no more events but pending done   closed()
  *
- * A peer's bytes are checked here, down to the last framing field; what reaches the owner is a whole SQE or
- * CQE and data of exactly the length asked for. Wrong framing ends the connection as the transport
- * says (C2HTermReq, H2CTermReq with the exact field) and disturbs no other.
+ * A peer's bytes are checked here, down to the last framing field; what reaches the owner is a
+ * whole SQE or CQE and data of exactly the length asked for. Wrong framing ends the connection as
+ * the transport says (C2HTermReq, H2CTermReq with the exact field) and disturbs no other.
  *
  * Owned by one loop; events run on it, never from inside a call of the owner.
  */
@@ -39,52 +39,60 @@ struct wire_opts {
 	const struct wire_ops *ops;      /* NULL: wire_tcp */
 	bool header_digest, data_digest; /* host: ask for them; controller: agree when asked */
 	uint32_t inline_bytes_max;       /* controller: in-capsule data accepted (8192) */
-	uint32_t h2c_bytes_max;          /* controller: MAXH2CDATA offered; multiple of 4, >= 4096 */
+	/* controller: MAXH2CDATA offered; multiple of 4, >= 4096 */
+	uint32_t h2c_bytes_max;
 	uint64_t handshake_ns;           /* from connect or accept to ready; 0: 5 s */
-	uint64_t stall_ns;               /* data promised by R2T must move within; 0: 10 s. Then close */
+	/* data promised by R2T must move within; 0: 10 s. Then close */
+	uint64_t stall_ns;
 	uint16_t depth_max;              /* commands at once until wire_depth_set(); 0: 32 */
 };
 
-/* --- controller end ------------------------------------------------------------------------------ */
+/* --- controller end -------------------- */
 
 struct wire_cmd {
 	struct nv_sqe sqe;               /* as received; not judged */
 	struct wire_conn *conn;
 	uint32_t inline_bytes;           /* data that came in the capsule */
-	uint16_t slot;                   /* 0 .. depth-1, free again after wire_respond(): owner's table index */
+	/* 0 .. depth-1, free again after wire_respond(): owner's table index */
+	uint16_t slot;
 };
 
 struct wire_ctrl_events {
 	/* The handshake is done. The owner may refuse with wire_close(). */
 	void (*accepted)(void *listener_arg, struct wire_conn *conn);
-	/* The owner gives cmd back by exactly one wire_respond(), also after closed(). While in-capsule data
-	 * was neither pulled nor answered, this connection is not read: that is the back-pressure. */
+	/* The owner gives cmd back by exactly one wire_respond(), also after closed(). While
+	 * in-capsule data was neither pulled nor answered, this connection is not read: that is
+	 * the back-pressure. */
 	void (*command)(void *conn_arg, struct wire_cmd *cmd);
-	/* The last event but for done() of pulls and pushes. conn is freed by wire_close() plus the last
-	 * wire_respond(), whichever is later; the owner must still call wire_close(). */
+	/* The last event but for done() of pulls and pushes. conn is freed by wire_close() plus the
+	 * last wire_respond(), whichever is later; the owner must still call wire_close(). */
 	void (*closed)(void *conn_arg, int why);
 };
 
-/* Return: 0; -EBUSY port in use; -EINVAL address; -EIO. events and opts->ops outlive the listener. */
+/* Return: 0; -EBUSY port in use; -EINVAL address; -EIO. events and opts->ops outlive the
+ * listener. */
 int wire_listen(struct loop *loop, const struct sock_addr *addr, const struct wire_opts *opts,
 		const struct wire_ctrl_events *events, void *listener_arg,
 		struct wire_listener **out);
 uint16_t wire_listener_port(const struct wire_listener *l);
 void wire_listener_close(struct wire_listener **l);
 
-/* Most commands that the host may have outstanding (SQSIZE + 1 of Connect). More is a protocol error. */
+/* Most commands that the host may have outstanding (SQSIZE + 1 of Connect). More is a protocol
+ * error. */
 int wire_depth_set(struct wire_conn *conn, uint16_t depth);
 
 /**
  * wire_pull() - brings `bytes` of the host's data for cmd into iov (in-capsule, or R2T)
  * done's res: 0; -EBADMSG the data digest was wrong (all data is drained: answer 00h/22h);
- * -ECONNRESET the connection went. iov is leased until done. At most one pull a command; none beside a push.
+ * -ECONNRESET the connection went. iov is leased until done. At most one pull a command; none
+ * beside a push.
  */
 void wire_pull(struct wire_cmd *cmd, const struct iovec *iov, unsigned iov_count, uint64_t bytes,
 	       void (*done)(struct wire_cmd *cmd, int res));
 
-/* Brings data to the host. wire_respond() may follow at once; the order is kept. iov leased until done, which
- * is called also when the connection has gone (-ECONNRESET). cmd stays valid until then. */
+/* Brings data to the host. wire_respond() may follow at once; the order is kept. iov leased until
+ * done, which is called also when the connection has gone (-ECONNRESET). cmd stays valid until
+ * then. */
 void wire_push(struct wire_cmd *cmd, const struct iovec *iov, unsigned iov_count, uint64_t bytes,
 	       void (*done)(struct wire_cmd *cmd, int res));
 
@@ -92,11 +100,12 @@ void wire_push(struct wire_cmd *cmd, const struct iovec *iov, unsigned iov_count
  * connection it only gives back. */
 void wire_respond(struct wire_cmd *cmd, const struct nv_cqe *cqe);
 
-/* --- host end ------------------------------------------------------------------------------------ */
+/* --- host end -------------------- */
 
 struct wire_req {
 	struct nv_sqe sqe;               /* all but CID and SGL1, which wire fills; PSDT too */
-	uint16_t cid;                    /* unique among those in flight, chosen by the owner; < depth */
+	/* unique among those in flight, chosen by the owner; < depth */
+	uint16_t cid;
 	const struct iovec *out;         /* data to the controller, leased until done */
 	unsigned out_count;
 	uint32_t out_bytes;
@@ -106,7 +115,8 @@ struct wire_req {
 	/* filled before done */
 	struct nv_cqe cqe;
 	uint32_t in_bytes_got;
-	/* res: 0, cqe is the controller's; -EBADMSG data digest wrong (nothing of `in` may be used);
+	/* res: 0, cqe is the controller's; -EBADMSG data digest wrong (nothing of `in` may be
+	 * used);
 	 * -ECONNRESET, -EPROTO, -ETIMEDOUT the connection went; -ECANCELED after wire_withdraw().
 	 * Once called, neither `out` nor `in` is touched again. */
 	void (*done)(struct wire_req *req, int res);
@@ -115,8 +125,9 @@ struct wire_req {
 
 struct wire_host_events {
 	void (*connected)(void *conn_arg, struct wire_conn *conn);
-	/* why: -ECONNRESET, -EPROTO (we or the peer broke off for a wrong PDU), -ETIMEDOUT handshake. All
-	 * requests have been done() before. The owner must still call wire_close(). */
+	/* why: -ECONNRESET, -EPROTO (we or the peer broke off for a wrong PDU), -ETIMEDOUT
+	 * handshake. All requests have been done() before. The owner must still call
+	 * wire_close(). */
 	void (*closed)(void *conn_arg, int why);
 };
 
@@ -126,16 +137,17 @@ int wire_connect(struct loop *loop, const struct sock_addr *addr, const struct w
 /* Queues or sends; the owner keeps no more in flight than the queue's depth. */
 void wire_submit(struct wire_conn *conn, struct wire_req *req);
 
-/* In-capsule data that the controller takes (from IOCCSZ): less or equal goes inline, more waits for R2T. */
+/* In-capsule data that the controller takes (from IOCCSZ): less or equal goes inline, more waits
+ * for R2T. */
 void wire_inline_set(struct wire_conn *conn, uint32_t bytes);
 
-/* Takes a request's buffers back: done(-ECANCELED) comes as soon as no byte can move any more, which
- * may need the rest of a PDU to pass or the connection to be closed. The CID stays taken until the controller answers
- * or the connection ends; wire_cid_free() tells. */
+/* Takes a request's buffers back: done(-ECANCELED) comes as soon as no byte can move any more,
+ * which may need the rest of a PDU to pass or the connection to be closed. The CID stays taken
+ * until the controller answers or the connection ends; wire_cid_free() tells. */
 void wire_withdraw(struct wire_conn *conn, struct wire_req *req);
 bool wire_cid_free(const struct wire_conn *conn, uint16_t cid);
 
-/* --- both ends ----------------------------------------------------------------------------------- */
+/* --- both ends -------------------- */
 
 void wire_conn_arg_set(struct wire_conn *conn, void *conn_arg);
 const char *wire_peer(const struct wire_conn *conn);
@@ -145,7 +157,8 @@ const char *wire_digests(const struct wire_conn *conn);
 /* Ends the connection without further events (pending done()s still come) and takes the pointer. */
 void wire_close(struct wire_conn **conn);
 
-/* Why connections were ended, counted for metrics: one per reason of the transport's FES plus the rest. */
+/* Why connections were ended, counted for metrics: one per reason of the transport's FES plus
+ * the rest. */
 struct wire_counts {
 	uint64_t accepted, closed, term_sent[8], term_received, handshake_late, data_late;
 	uint64_t header_digest_bad, data_digest_bad;
