@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The NVM (block) command set: Read, Write, Flush, Write Zeroes, Compare. Pure; any thread. */
+#ifndef KVOF_NVME_NVM_H
+#define KVOF_NVME_NVM_H
+
+#include "nvme/sqe.h"
+
+struct nv_nvm_sqe {                    /* [NVM 1.0] section 3.2 */
+	uint8_t opcode;
+	uint8_t flags;
+	le16 cid;
+	le32 nsid;
+	uint8_t reserved8[8];
+	le64 mptr;
+	struct nv_sgl sgl;
+	le64 slba;
+	le16 nlb;                      /* 0's based */
+	le16 control;                  /* DEAC, PRINFO, FUA, LR */
+	le32 dsm;
+	le32 tags[2];
+};
+_Static_assert(sizeof(struct nv_nvm_sqe) == 64, "an SQE is 64 bytes");
+_Static_assert(offsetof(struct nv_nvm_sqe, slba) == 40, "SLBA is CDW10..11");
+_Static_assert(offsetof(struct nv_nvm_sqe, nlb) == 48, "NLB is CDW12 bits 15:0");
+
+enum nv_nvm_control {
+	NV_NVM_DEAC = 1 << 9,
+	NV_NVM_PRINFO = 0xf << 10,
+	NV_NVM_FUA = 1 << 14,
+	NV_NVM_LIMITED_RETRY = 1 << 15,
+};
+
+struct nv_nvm_limits {
+	uint64_t blocks;               /* size of the namespace */
+	uint32_t block_bytes;
+	uint64_t transfer_bytes_max;   /* MDTS in bytes; 0: no limit */
+};
+
+struct nv_nvm_cmd {
+	enum nv_nvm_opcode opcode;
+	uint64_t first_block;
+	uint32_t block_count;          /* 1's based; 0 for Flush */
+	uint32_t bytes;                /* data moved; 0 for Flush and Write Zeroes */
+	bool force_unit_access;
+	enum nv_data_dir dir;
+};
+
+/**
+ * nv_nvm_parse() - check one command of a block namespace
+ *
+ * Return: NV_OK; NV_INVALID_OPCODE; NV_INVALID_FIELD (fused, protection information, above MDTS);
+ * NV_LBA_OUT_OF_RANGE. Namespace id and data descriptor are the caller's to check.
+ */
+nv_status nv_nvm_parse(const struct nv_sqe *sqe, const struct nv_nvm_limits *limits,
+		       struct nv_nvm_cmd *out, struct bad *bad);
+struct nv_sqe nv_nvm_build(uint32_t nsid, const struct nv_nvm_cmd *cmd);
+
+#endif
