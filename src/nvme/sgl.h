@@ -68,8 +68,8 @@ struct nv_sqe;
  * A command without data (dir NONE) is not refused for its descriptor. Size 0 is fine with any
  * descriptor of length 0 that names an address, the capsule or the transport.
  *
- * Return: NV_OK; NV_INVALID_FIELD (PSDT is PRP or reserved); NV_SGL_TYPE; NV_SGL_OFFSET;
- * NV_SGL_DATA_LENGTH (length is not what the command moves, or lies outside the capsule).
+ * Return: NV_OK; NV_INVALID_FIELD (PSDT is PRP or reserved); NV_SGL_BAD_TYPE; NV_SGL_BAD_OFFSET;
+ * NV_SGL_BAD_DATA_LENGTH (length is not what the command moves, or lies outside the capsule).
  */
 nv_status nv_sgl_check(const struct nv_sqe *sqe, const struct nv_sgl_want *want,
 		       struct nv_data *out, struct bad *bad);
