@@ -147,6 +147,7 @@ struct store_stat {
 	uint64_t puts, gets, hits, misses, deletes, corrupt, io_errors, no_space;
 	unsigned drives, drives_failed;
 	uint32_t value_bytes_max, segment_bytes;
+	uint8_t uuid[16];            /* of the set of drives; made at format, never changed */
 };
 void store_stat(const struct store *st, struct store_stat *out);
 

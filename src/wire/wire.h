@@ -53,8 +53,10 @@ struct wire_cmd {
 	struct nv_sqe sqe;               /* as received; not judged */
 	struct wire_conn *conn;
 	uint32_t inline_bytes;           /* data that came in the capsule */
-	/* 0 .. depth-1, free again after wire_respond(): owner's table index */
+	/* 0 .. depth-1: owner's table index; free again after both wire_respond() and the done()
+	 * of a push */
 	uint16_t slot;
+	void *owner;                     /* the owner's; NULL when command() is called */
 };
 
 struct wire_ctrl_events {
