@@ -111,7 +111,8 @@ uint32_t nv_connect_bad_dw0(const struct nv_connect_bad *bad);
 uint32_t nv_connect_ok_dw0(uint16_t cntlid);
 
 /* The host's side: command and data from the same struct. -EINVAL: a name is no NQN. */
-int nv_connect_build(const struct nv_connect *in, struct nv_sqe *sqe, struct nv_connect_data *data);
+int nv_connect_build(const struct nv_connect *in, struct nv_sqe *sqe,
+		     struct nv_connect_data *data);
 
 /*
  * "nqn." and a date or the uuid form, at most 223 bytes, no control bytes. nv_nqn_check() wants a C

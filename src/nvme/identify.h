@@ -175,7 +175,7 @@ struct nv_lba_format {                 /* [NVM 1.0] Figure 98 */
 	uint8_t performance;
 };
 
-struct nv_id_namespace {               /* [NVM 1.0] Figure 97, CNS 00h and CNS 05h with CSI 0 head */
+struct nv_id_namespace {               /* [NVM 1.0] Figure 97, CNS 00h */
 	le64 nsze;                     /* blocks */
 	le64 ncap;
 	le64 nuse;
@@ -220,6 +220,8 @@ _Static_assert(sizeof(struct nv_id_namespace) == NV_IDENTIFY_BYTES, "CNS 00h is 
 _Static_assert(offsetof(struct nv_id_namespace, flbas) == 26, "FLBAS is byte 26");
 _Static_assert(offsetof(struct nv_id_namespace, nguid) == 104, "NGUID is byte 104");
 _Static_assert(offsetof(struct nv_id_namespace, lbaf) == 128, "LBA formats are byte 128");
+
+#define KV_FORMAT_KEY_BYTES_MAX 16     /* [KV 1.0c]: KVKML shall not be above */
 
 struct nv_kv_format {                  /* [KV 1.0c] KV format */
 	le16 key_bytes_max;            /* KVKML, at most 16 */
@@ -309,7 +311,7 @@ struct nv_id_command_sets {            /* CNS 1Ch: 512 vectors; bit 0 NVM, bit 1
 };
 _Static_assert(sizeof(struct nv_id_command_sets) == NV_IDENTIFY_BYTES, "CNS 1Ch is 4096 bytes");
 
-/* CNS 03h: descriptors one after another, ends at NIDL 0. Zero members are left out, CSI never is. */
+/* CNS 03h: descriptors one after another, ends at NIDL 0. Zero members are left out, but for CSI. */
 struct nv_ns_ids {
 	uint8_t eui64[8];
 	uint8_t nguid[16];

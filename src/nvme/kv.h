@@ -19,7 +19,7 @@ struct nv_kv_sqe {                     /* [KV 1.0c] section 3 */
 	uint8_t key_lo[8];             /* CDW2..3: key bytes 0..7 */
 	le64 mptr;
 	struct nv_sgl sgl;
-	le32 size_bytes;               /* CDW10: value size (Store), host buffer size (Retrieve, List) */
+	le32 size_bytes;               /* CDW10: value size (Store) or host buffer size */
 	uint8_t key_len;               /* CDW11 bits 7:0 */
 	uint8_t options;               /* CDW11 bits 15:8 */
 	uint8_t reserved46[2];
@@ -49,7 +49,7 @@ struct nv_kv_cmd {
 	enum nv_kv_opcode opcode;
 	bool if_present, if_absent;    /* Store */
 	struct kv_key key;             /* List: the key to start from; len 0 is the first one */
-	uint32_t bytes;                /* value size, or size of the host's buffer; 0 for Exist, Delete */
+	uint32_t bytes;                /* value or host buffer; 0 for Exist, Delete */
 	enum nv_data_dir dir;          /* NONE also when bytes is 0 */
 };
 

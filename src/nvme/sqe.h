@@ -92,7 +92,7 @@ _Static_assert(sizeof(struct nv_cqe) == 16, "a CQE is 16 bytes");
 _Static_assert(offsetof(struct nv_cqe, cid) == 12, "CID is bytes 12..13");
 _Static_assert(offsetof(struct nv_cqe, status) == 14, "status is bytes 14..15");
 
-/* A command built from zero: opcode, SGL addressing, everything else zero. The wire sets the CID. */
+/* A command built from zero: opcode, SGL addressing, else zero. The wire sets the CID. */
 struct nv_sqe nv_sqe_of(uint8_t opcode, uint32_t nsid);
 
 /* Direction of data as bits 1:0 of the opcode (or of fctype for fabrics) say; 11b is NONE. */

@@ -66,7 +66,7 @@ static inline nv_status nv_status_of_cqe(uint16_t field)
 	return (nv_status){(uint16_t)(field >> 1)};
 }
 
-/* "KV_KEY_NOT_FOUND" and "key does not exist"; for a code that is not on the list "?" and a phrase. */
+/* "KV_KEY_NOT_FOUND", "key does not exist"; for a code that is not on the list "?", a phrase. */
 const char *nv_status_name(nv_status s);
 const char *nv_status_text(nv_status s);
 

@@ -109,7 +109,7 @@ struct nv_pdu_resp {                   /* [TCP 1.0] section 3.6.2.7, CapsuleResp
 _Static_assert(sizeof(struct nv_pdu_resp) == 24, "a CapsuleResp header is 24 bytes");
 _Static_assert(offsetof(struct nv_pdu_resp, cqe) == 8, "the CQE is byte 8");
 
-struct nv_pdu_data {                   /* [TCP 1.0] sections 3.6.2.8 and 3.6.2.9, H2CData, C2HData */
+struct nv_pdu_data {                   /* [TCP 1.0] sections 3.6.2.8, 3.6.2.9: H2CData, C2HData */
 	struct nv_pdu_head head;
 	le16 cccid;
 	le16 ttag;                     /* H2CData only */
@@ -148,7 +148,7 @@ struct nv_pdu_rules {
 	bool controller;               /* this end is the controller */
 	bool connected;                /* ICReq and ICResp have been exchanged */
 	bool header_digest, data_digest;       /* as agreed */
-	uint8_t align_dwords;          /* data alignment this end asked for, 0's based (CPDA, HPDA) */
+	uint8_t align_dwords;          /* alignment this end asked for, 0's based (CPDA, HPDA) */
 	uint32_t capsule_data_max;     /* controller: most in-capsule data that is taken */
 };
 
@@ -228,8 +228,10 @@ struct nv_data_span {
 	uint32_t offset, bytes;
 	bool last;
 };
-struct nv_pdu_data nv_h2c_data_build(const struct nv_pdu_sizes *sizes, const struct nv_data_span *s);
-struct nv_pdu_data nv_c2h_data_build(const struct nv_pdu_sizes *sizes, const struct nv_data_span *s);
+struct nv_pdu_data nv_h2c_data_build(const struct nv_pdu_sizes *sizes,
+				     const struct nv_data_span *s);
+struct nv_pdu_data nv_c2h_data_build(const struct nv_pdu_sizes *sizes,
+				     const struct nv_data_span *s);
 struct nv_pdu_r2t nv_r2t_build(const struct nv_pdu_sizes *sizes, const struct nv_data_span *s);
 
 /* Bytes of padding between header (with its digest) and data; 0 without data. */
