@@ -1,0 +1,707 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Purpose: the simulator's drives. A medium belongs to the world and outlives the node that opened it;
+ * struct disk is one opening of a medium.
+ *
+ * Theory: three sparse maps per medium: `now`, the bytes that a reader sees (all completed writes);
+ * `alt`, for each sector written since the last flush, one older content that a power cut may bring
+ * back; `written`, the number of the write that made a sector dirty, 0 where it is clean. A flush takes
+ * effect when it completes, and covers the writes that had completed when it was submitted; a flush
+ * that fails leaves half of the writes doomed: no later flush makes them durable (as a kernel that
+ * marks pages clean after a failed fsync).
+ *
+ * A write takes effect when it completes, in one instant with its callback. What was still in flight
+ * at a crash is torn, whole or absent by chance.
+ *
+ * Invariants: a sector is dirty only in a chunk that is on the dirty list; written numbers grow.
+ *
+ * Thread: the world's.
+ */
+#include "loop/disk.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/bytes.h"
+#include "loop/iov.h"
+#include "loop/sim_world.h"
+
+#define SIM_SECTOR UINT64_C(512)
+#define SIM_CHUNK (64 * KiB)
+#define SIM_CHUNK_SECTORS (SIM_CHUNK / SIM_SECTOR)
+#define SIM_DOOMED 0x80000000u          /* in `written`: a flush will not help any more */
+#define SIM_DISK_BYTES_MIN MiB
+#define SIM_DISK_MAGIC 0x51d15c00u
+
+struct sim_flight;
+
+struct sim_medium {
+	struct list_link link;                  /* in world.media */
+	char path[256];
+	uint64_t bytes, used_end;               /* used_end: no write went past it */
+	uint8_t *now, *alt;
+	uint32_t *written;
+	uint8_t *chunk_touched;                 /* a byte a chunk: ever written */
+	uint8_t *chunk_dirty;                   /* a byte a chunk: on dirty[] */
+	uint64_t *dirty;
+	uint64_t dirty_count, dirty_max;
+	uint32_t write_number;                  /* of the last write that took effect */
+	uint32_t flush_mark;                    /* highest write that a flush in flight covers; 0: none */
+	unsigned flushes_flying;
+	bool memory, poked;                     /* poked: a test holds a pointer into `now` */
+	enum sim_disk_mode mode;
+	struct disk *open;
+};
+
+struct disk {
+	uint32_t magic;
+	struct list_link link;                  /* in loop.disks */
+	struct loop *loop;
+	struct sim_medium *medium;
+	struct disk_info info;
+	struct disk_counts counts;
+	struct list_link flying;                /* sim_flight */
+};
+
+enum sim_io_kind { SIM_IO_READ, SIM_IO_WRITE, SIM_IO_FLUSH, SIM_IO_DISCARD };
+
+/* One I/O between submission and completion. */
+struct sim_flight {
+	struct list_link link;
+	struct disk *disk;
+	struct disk_io *io;
+	enum sim_io_kind kind;
+	uint32_t flush_mark;
+	struct sim_event *event;                /* NULL: parked on a drive that hangs */
+};
+
+/* ---- the medium ---- */
+
+static void *sim_map(uint64_t bytes)
+{
+	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	return at == MAP_FAILED ? NULL : at;
+}
+
+static uint64_t sim_medium_chunks(const struct sim_medium *m)
+{
+	return (m->bytes + SIM_CHUNK - 1) / SIM_CHUNK;
+}
+
+static void sim_medium_free(struct sim_medium *m)
+{
+	must(m->open == NULL);
+	if (m->now != NULL)
+		munmap(m->now, m->bytes);
+	if (m->alt != NULL)
+		munmap(m->alt, m->bytes);
+	if (m->written != NULL)
+		munmap(m->written, m->bytes / SIM_SECTOR * sizeof(*m->written));
+	free(m->chunk_touched);
+	free(m->chunk_dirty);
+	free(m->dirty);
+	list_remove(&m->link);
+	free(m);
+}
+
+static struct sim_medium *sim_medium_make(const char *path, uint64_t bytes, bool memory)
+{
+	struct sim_medium *m = calloc(1, sizeof(*m));
+
+	must(m != NULL && bytes % SIM_SECTOR == 0);
+	list_push_back(&sim_world->media, &m->link);
+	m->bytes = bytes;
+	m->memory = memory;
+	memcpy(m->path, path, strlen(path) + 1);
+	m->now = sim_map(bytes);
+	m->alt = sim_map(bytes);
+	m->written = sim_map(bytes / SIM_SECTOR * sizeof(*m->written));
+	m->chunk_touched = calloc(sim_medium_chunks(m), 1);
+	m->chunk_dirty = calloc(sim_medium_chunks(m), 1);
+	if (m->now == NULL || m->alt == NULL || m->written == NULL || m->chunk_touched == NULL ||
+	    m->chunk_dirty == NULL) {
+		sim_medium_free(m);
+		return NULL;
+	}
+	return m;
+}
+
+static struct sim_medium *sim_medium_find(const char *path)
+{
+	LIST_FOR_EACH(link, &sim_world->media) {
+		struct sim_medium *m = container_of(link, struct sim_medium, link);
+
+		if (!m->memory && strcmp(m->path, path) == 0)
+			return m;
+	}
+	return NULL;
+}
+
+static void sim_medium_chunk_dirty(struct sim_medium *m, uint64_t chunk)
+{
+	if (m->chunk_dirty[chunk])
+		return;
+	if (m->dirty_count == m->dirty_max) {
+		m->dirty_max = m->dirty_max == 0 ? 64 : m->dirty_max * 2;
+		m->dirty = realloc(m->dirty, m->dirty_max * sizeof(*m->dirty));
+		must(m->dirty != NULL);
+	}
+	m->chunk_dirty[chunk] = 1;
+	m->dirty[m->dirty_count++] = chunk;
+}
+
+/* One sector gets new bytes (NULL: zeros); what it held may come back at a power cut. */
+static void sim_medium_sector(struct sim_medium *m, uint64_t sector, const uint8_t *from, bool fresh)
+{
+	uint8_t *now = m->now + sector * SIM_SECTOR, *alt = m->alt + sector * SIM_SECTOR;
+	uint32_t number = m->written[sector];
+
+	if (number == 0) {
+		if (!fresh)
+			memcpy(alt, now, SIM_SECTOR);
+	} else if (number <= m->flush_mark || prng_below(&sim_world->prng, 2) == 0) {
+		memcpy(alt, now, SIM_SECTOR);
+	}
+	if (from == NULL)
+		memset(now, 0, SIM_SECTOR);
+	else
+		memcpy(now, from, SIM_SECTOR);
+	m->written[sector] = m->write_number;
+}
+
+/* The sectors [first, end) of a write get its bytes. `at` is at the byte of `first`; NULL: zeros. */
+static void sim_medium_put(struct sim_medium *m, uint64_t first, uint64_t end, struct iov_at *at)
+{
+	uint8_t bytes[SIM_SECTOR];
+
+	must(end <= m->bytes / SIM_SECTOR);
+	while (first < end) {
+		uint64_t chunk = first / SIM_CHUNK_SECTORS;
+		uint64_t stop = bytes_min((chunk + 1) * SIM_CHUNK_SECTORS, end);
+		bool fresh = !m->chunk_touched[chunk] && !m->poked;
+
+		if (at == NULL && fresh) {
+			first = stop;           /* zeros where nothing ever was */
+			continue;
+		}
+		sim_medium_chunk_dirty(m, chunk);
+		for (; first < stop; first++) {
+			if (at != NULL)
+				iov_at_take(at, bytes, SIM_SECTOR);
+			sim_medium_sector(m, first, at == NULL ? NULL : bytes, fresh);
+		}
+		m->chunk_touched[chunk] = 1;
+	}
+	if (end * SIM_SECTOR > m->used_end && at != NULL)
+		m->used_end = end * SIM_SECTOR;
+}
+
+static void sim_medium_write(struct sim_medium *m, const struct iovec *iov, unsigned iov_count,
+			     uint64_t offset_bytes, uint64_t bytes)
+{
+	struct iov_at at = iov_at_start(iov, iov_count);
+
+	m->write_number++;
+	must(m->write_number < SIM_DOOMED);
+	sim_medium_put(m, offset_bytes / SIM_SECTOR, (offset_bytes + bytes) / SIM_SECTOR, &at);
+}
+
+/* Some of the sectors of a write that never ended: a head, a tail, or holes. */
+static void sim_medium_tear(struct sim_medium *m, const struct disk_io *io)
+{
+	struct prng *p = &sim_world->prng;
+	struct iov_at at = iov_at_start(io->iov, io->iov_count);
+	uint64_t sector = io->offset_bytes / SIM_SECTOR, end = sector + io->bytes / SIM_SECTOR;
+	uint64_t granule = prng_below(p, 2) == 0 ? 1 : 4096 / SIM_SECTOR;
+	uint64_t cut = sector + prng_below(p, end - sector + 1), how = prng_below(p, 3);
+
+	m->write_number++;
+	while (sector < end) {
+		uint64_t stop = bytes_min(bytes_round_up(sector + 1, granule), end);
+		bool kept = how == 0 ? stop <= cut : how == 1 ? sector >= cut : prng_below(p, 2) == 0;
+
+		if (kept)
+			sim_medium_put(m, sector, stop, &at);
+		else
+			iov_at_skip(&at, (stop - sector) * SIM_SECTOR);
+		sector = stop;
+	}
+	sim_fault_count(SIM_DISK_WRITE_TORN);
+}
+
+/* All writes up to the mark are durable; or, where the flush failed, half of them never will be. */
+static void sim_medium_flush(struct sim_medium *m, uint32_t mark, bool failed)
+{
+	uint64_t kept = 0;
+	uint32_t coin = (uint32_t)prng_next(&sim_world->prng) | 1;
+
+	for (uint64_t i = 0; i < m->dirty_count; i++) {
+		uint64_t chunk = m->dirty[i], first = chunk * SIM_CHUNK_SECTORS;
+		uint64_t end = bytes_min(first + SIM_CHUNK_SECTORS, m->bytes / SIM_SECTOR);
+		bool dirty = false;
+
+		for (uint64_t s = first; s < end; s++) {
+			uint32_t number = m->written[s];
+
+			if (number != 0 && number <= mark && !(number & SIM_DOOMED)) {
+				if (!failed)
+					m->written[s] = 0;
+				else if ((number * coin) >> 16 & 1)
+					m->written[s] = number | SIM_DOOMED;
+			}
+			dirty |= m->written[s] != 0;
+		}
+		if (dirty)
+			m->dirty[kept++] = chunk;
+		else
+			m->chunk_dirty[chunk] = 0;
+	}
+	m->dirty_count = kept;
+}
+
+/* Each dirty sector keeps its bytes or falls back: all, none, write by write, or sector by sector. */
+static void sim_medium_power_cut(struct sim_medium *m)
+{
+	struct prng *p = &sim_world->prng;
+	uint64_t how = prng_below(p, 4);
+	uint32_t coin = (uint32_t)prng_next(p) | 1;
+
+	for (uint64_t i = 0; i < m->dirty_count; i++) {
+		uint64_t first = m->dirty[i] * SIM_CHUNK_SECTORS;
+		uint64_t end = bytes_min(first + SIM_CHUNK_SECTORS, m->bytes / SIM_SECTOR);
+
+		m->chunk_dirty[m->dirty[i]] = 0;
+		for (uint64_t s = first; s < end; s++) {
+			uint32_t number = m->written[s] & ~SIM_DOOMED;
+			bool lost;
+
+			if (m->written[s] == 0)
+				continue;
+			lost = how == 1 || (how == 2 && ((number * coin) >> 16 & 1)) ||
+			       (how == 3 && prng_below(p, 2) == 0);
+			if (lost)
+				memcpy(m->now + s * SIM_SECTOR, m->alt + s * SIM_SECTOR, SIM_SECTOR);
+			m->written[s] = 0;
+		}
+	}
+	m->dirty_count = 0;
+}
+
+/* ---- what an I/O does, with its faults ---- */
+
+/* Another place of the same length, among those that hold something. */
+static uint64_t sim_elsewhere(const struct disk *d, uint64_t bytes)
+{
+	struct sim_medium *m = d->medium;
+	uint64_t top = m->used_end < bytes + d->info.align_bytes ? m->bytes : m->used_end;
+	uint64_t places = (bytes_min(top, m->bytes) - bytes) / d->info.align_bytes + 1;
+
+	must(bytes <= m->bytes);
+	return prng_below(&sim_world->prng, places) * d->info.align_bytes;
+}
+
+static int sim_do_read(struct disk *d, const struct disk_io *io)
+{
+	struct sim_medium *m = d->medium;
+	struct iov_at at = iov_at_start(io->iov, io->iov_count);
+	uint64_t offset_bytes = io->offset_bytes;
+
+	if (sim_fault_now(SIM_DISK_READ_EIO))
+		return -EIO;
+	if (sim_fault_now(SIM_DISK_READ_MISDIRECT))
+		offset_bytes = sim_elsewhere(d, io->bytes);
+	iov_at_put(&at, m->now + offset_bytes, io->bytes);
+	if (sim_fault_now(SIM_DISK_READ_BAD)) {
+		struct iov_at bad = iov_at_start(io->iov, io->iov_count);
+		uint8_t *byte = NULL;
+
+		iov_at_skip(&bad, prng_below(&sim_world->prng, io->bytes));
+		must(iov_at_piece(&bad, &byte) > 0);
+		*byte ^= (uint8_t)(1u << prng_below(&sim_world->prng, 8));
+	}
+	d->counts.reads++;
+	d->counts.read_bytes += io->bytes;
+	return 0;
+}
+
+static int sim_do_write(struct disk *d, const struct disk_io *io)
+{
+	struct sim_medium *m = d->medium;
+	uint64_t offset_bytes = io->offset_bytes;
+
+	if (sim_fault_now(SIM_DISK_ENOSPC))
+		return -ENOSPC;
+	if (sim_fault_now(SIM_DISK_WRITE_EIO)) {
+		uint64_t part = prng_below(&sim_world->prng, io->bytes / SIM_SECTOR + 1) * SIM_SECTOR;
+
+		sim_medium_write(m, io->iov, io->iov_count, offset_bytes, part);
+		return -EIO;
+	}
+	d->counts.writes++;
+	d->counts.write_bytes += io->bytes;
+	if (sim_fault_now(SIM_DISK_WRITE_LOST))
+		return 0;
+	if (sim_fault_now(SIM_DISK_WRITE_MISDIRECT))
+		offset_bytes = sim_elsewhere(d, io->bytes);
+	sim_medium_write(m, io->iov, io->iov_count, offset_bytes, io->bytes);
+	return 0;
+}
+
+static int sim_do_flush(struct disk *d, uint32_t mark)
+{
+	bool failed = sim_fault_now(SIM_DISK_FLUSH_EIO);
+
+	sim_medium_flush(d->medium, mark, failed);
+	if (failed)
+		return -EIO;
+	d->counts.flushes++;
+	return 0;
+}
+
+static int sim_do_discard(struct disk *d, const struct disk_io *io)
+{
+	d->medium->write_number++;
+	sim_medium_put(d->medium, io->offset_bytes / SIM_SECTOR,
+		       (io->offset_bytes + io->bytes) / SIM_SECTOR, NULL);
+	d->counts.discards++;
+	return 0;
+}
+
+static int sim_do(struct disk *d, enum sim_io_kind kind, const struct disk_io *io, uint32_t mark)
+{
+	int rc = -EIO;
+
+	if (d->medium->mode == SIM_DISK_WELL) {
+		switch (kind) {
+		case SIM_IO_READ:
+			rc = sim_do_read(d, io);
+			break;
+		case SIM_IO_WRITE:
+			rc = sim_do_write(d, io);
+			break;
+		case SIM_IO_FLUSH:
+			rc = sim_do_flush(d, mark);
+			break;
+		case SIM_IO_DISCARD:
+			rc = sim_do_discard(d, io);
+			break;
+		}
+	}
+	must(rc <= 0);
+	if (rc != 0)
+		d->counts.errors++;
+	return rc;
+}
+
+/* ---- the door ---- */
+
+static int sim_disk_open_medium(const char *path, const struct disk_opts *opts,
+				struct sim_medium **out)
+{
+	struct sim_medium *m = opts->memory ? NULL : sim_medium_find(path);
+	uint64_t bytes = opts->create_bytes & ~(uint64_t)(sim_world->opts.disk_align_bytes - 1);
+	size_t length = strlen(path);
+
+	if (length >= sizeof(m->path) || length == 0 || path[length - 1] == '/')
+		return -EINVAL;
+	if (m == NULL) {
+		if (opts->create_bytes == 0)
+			return opts->memory ? -EINVAL : -ENOENT;
+		if (bytes < SIM_DISK_BYTES_MIN)
+			return -EINVAL;
+		m = sim_medium_make(path, bytes, opts->memory);
+		if (m == NULL)
+			return -ENOSPC;
+	}
+	if (m->open != NULL)
+		return -EBUSY;
+	if (m->mode != SIM_DISK_WELL)
+		return -EIO;
+	*out = m;
+	return 0;
+}
+
+int disk_open(struct loop *loop, const char *path, const struct disk_opts *opts, struct disk **out)
+{
+	struct sim_medium *m = NULL;
+	struct disk *d;
+	int rc;
+
+	OBJ_CHECK(loop, SIM_LOOP_MAGIC);
+	loop_must_own(loop);
+	rc = sim_disk_open_medium(path, opts, &m);
+	if (rc != 0)
+		return rc;
+	d = calloc(1, sizeof(*d));
+	if (d == NULL) {
+		if (m->memory)
+			sim_medium_free(m);
+		return -ENOMEM;
+	}
+	OBJ_INIT(d, SIM_DISK_MAGIC);
+	d->loop = loop;
+	d->medium = m;
+	m->open = d;
+	d->info = (struct disk_info){.bytes = m->bytes, .memory = m->memory,
+		.align_bytes = sim_world->opts.disk_align_bytes};
+	memcpy(d->info.path, m->path, sizeof(d->info.path));
+	list_init(&d->flying);
+	list_push_back(&loop->disks, &d->link);
+	*out = d;
+	return 0;
+}
+
+static void sim_disk_forget(struct disk *d)
+{
+	struct sim_medium *m = d->medium;
+
+	must(m->open == d && list_empty(&d->flying));
+	m->open = NULL;
+	m->flush_mark = 0;
+	m->flushes_flying = 0;
+	list_remove(&d->link);
+	if (m->memory)
+		sim_medium_free(m);
+	d->magic = 0;
+	free(d);
+}
+
+void disk_close(struct disk **disk)
+{
+	struct disk *d;
+
+	OBJ_TAKE(d, disk, SIM_DISK_MAGIC);
+	if (sim_is_ghost(d->loop))
+		return;                 /* sim_crash() takes it away */
+	loop_must_own(d->loop);
+	must(list_empty(&d->flying));
+	sim_disk_forget(d);
+}
+
+const struct disk_info *disk_info(const struct disk *disk)
+{
+	OBJ_CHECK(disk, SIM_DISK_MAGIC);
+	return &disk->info;
+}
+
+const struct disk_counts *disk_counts(const struct disk *disk)
+{
+	OBJ_CHECK(disk, SIM_DISK_MAGIC);
+	return &disk->counts;
+}
+
+static void sim_disk_check(const struct disk *d, const struct disk_io *io, bool buffers)
+{
+	uint64_t mask = d->info.align_bytes - 1;
+
+	must((io->offset_bytes & mask) == 0 && (io->bytes & mask) == 0 && io->bytes > 0);
+	must(io->bytes <= d->info.bytes && io->offset_bytes <= d->info.bytes - io->bytes);
+	if (!buffers)
+		return;
+	must(io->iov_count >= 1 && io->iov_count <= 1024);
+	must(iov_bytes(io->iov, io->iov_count) == io->bytes);
+	for (unsigned i = 0; i < io->iov_count; i++)
+		must((((uintptr_t)io->iov[i].iov_base | io->iov[i].iov_len) & mask) == 0);
+}
+
+static void sim_flight_free(struct sim_flight *f)
+{
+	struct sim_medium *m = f->disk->medium;
+
+	if (f->kind == SIM_IO_FLUSH && --m->flushes_flying == 0)
+		m->flush_mark = 0;
+	list_remove(&f->link);
+	free(f);
+}
+
+static void sim_flight_event(struct sim_event *e)
+{
+	struct sim_flight *f = e->arg;
+	struct disk *d = f->disk;
+	struct disk_io *io = f->io;
+	int rc;
+
+	f->event = NULL;
+	if (d->medium->mode == SIM_DISK_HANGS)
+		return;
+	if ((f->kind == SIM_IO_WRITE || f->kind == SIM_IO_FLUSH) &&
+	    d->medium->mode == SIM_DISK_WELL && sim_write_crashes(d->loop))
+		return;                 /* still in flight: sim_crash() decides what of it is there */
+	rc = sim_do(d, f->kind, io, f->flush_mark);
+	sim_flight_free(f);
+	sim_op_end(d->loop, &io->op, rc);
+}
+
+static void sim_flight_schedule(struct sim_flight *f)
+{
+	uint64_t delay_ns = sim_latency(sim_world->opts.disk_latency_ns);
+
+	if (sim_fault_now(SIM_DISK_SLOW))
+		delay_ns *= 100 + prng_below(&sim_world->prng, 10000);
+	f->event = sim_event_add(f->disk->loop, sim_world->now_ns + delay_ns, SIM_EVENT_DISK,
+				 sim_flight_event, f);
+	f->event->value = f->kind;
+}
+
+static void sim_disk_submit(struct disk *d, struct disk_io *io, enum sim_io_kind kind)
+{
+	struct sim_medium *m = d->medium;
+	struct sim_flight *f;
+
+	OBJ_CHECK(d, SIM_DISK_MAGIC);
+	sim_op_begin(d->loop, &io->op, d);
+	if (sim_is_ghost(d->loop))
+		return;
+	f = calloc(1, sizeof(*f));
+	must(f != NULL);
+	*f = (struct sim_flight){.disk = d, .io = io, .kind = kind, .flush_mark = m->write_number};
+	if (kind == SIM_IO_FLUSH) {
+		m->flushes_flying++;
+		m->flush_mark = m->write_number;
+	}
+	list_push_back(&d->flying, &f->link);
+	sim_flight_schedule(f);
+}
+
+void disk_read(struct disk *disk, struct disk_io *io)
+{
+	sim_disk_check(disk, io, true);
+	sim_disk_submit(disk, io, SIM_IO_READ);
+}
+
+void disk_write(struct disk *disk, struct disk_io *io)
+{
+	sim_disk_check(disk, io, true);
+	sim_disk_submit(disk, io, SIM_IO_WRITE);
+}
+
+void disk_flush(struct disk *disk, struct disk_io *io)
+{
+	sim_disk_submit(disk, io, SIM_IO_FLUSH);
+}
+
+void disk_discard(struct disk *disk, struct disk_io *io)
+{
+	sim_disk_check(disk, io, false);
+	sim_disk_submit(disk, io, SIM_IO_DISCARD);
+}
+
+static int sim_disk_now(struct disk *d, struct disk_io *io, enum sim_io_kind kind)
+{
+	OBJ_CHECK(d, SIM_DISK_MAGIC);
+	loop_must_own(d->loop);
+	if (kind != SIM_IO_FLUSH)
+		sim_disk_check(d, io, true);
+	if (sim_is_ghost(d->loop))
+		return -EIO;
+	if (kind != SIM_IO_READ && d->medium->mode == SIM_DISK_WELL && sim_write_crashes(d->loop)) {
+		if (kind == SIM_IO_WRITE && prng_below(&sim_world->prng, 2) == 0)
+			sim_medium_tear(d->medium, io);
+		return -EIO;
+	}
+	return sim_do(d, kind, io, d->medium->write_number);
+}
+
+int disk_read_now(struct disk *disk, void *into, uint64_t bytes, uint64_t offset_bytes)
+{
+	struct iovec iov = {into, bytes};
+
+	return sim_disk_now(disk, &(struct disk_io){.iov = &iov, .iov_count = 1,
+		.bytes = bytes, .offset_bytes = offset_bytes}, SIM_IO_READ);
+}
+
+int disk_write_now(struct disk *disk, const void *from, uint64_t bytes, uint64_t offset_bytes)
+{
+	struct iovec iov = {(void *)(uintptr_t)from, bytes};
+
+	return sim_disk_now(disk, &(struct disk_io){.iov = &iov, .iov_count = 1,
+		.bytes = bytes, .offset_bytes = offset_bytes}, SIM_IO_WRITE);
+}
+
+int disk_flush_now(struct disk *disk)
+{
+	return sim_disk_now(disk, &(struct disk_io){0}, SIM_IO_FLUSH);
+}
+
+/* ---- the tests' side ---- */
+
+uint8_t *sim_disk_bytes(const char *path, uint64_t *bytes)
+{
+	struct sim_medium *m = sim_medium_find(path);
+
+	if (m == NULL)
+		return NULL;
+	m->poked = true;
+	if (bytes != NULL)
+		*bytes = m->bytes;
+	return m->now;
+}
+
+void sim_disk_mode(const char *path, enum sim_disk_mode mode)
+{
+	struct sim_medium *m = sim_medium_find(path);
+
+	must(m != NULL);
+	m->mode = mode;
+	if (mode == SIM_DISK_HANGS || m->open == NULL)
+		return;
+	LIST_FOR_EACH(link, &m->open->flying) {
+		struct sim_flight *f = container_of(link, struct sim_flight, link);
+
+		if (f->event == NULL && !sim_is_ghost(f->disk->loop))
+			sim_flight_schedule(f);
+	}
+}
+
+static void sim_flight_crash(struct sim_flight *f)
+{
+	struct sim_medium *m = f->disk->medium;
+	uint64_t how = prng_below(&sim_world->prng, 3);
+
+	if (f->event != NULL)
+		sim_event_cancel(f->event);
+	if (m->mode == SIM_DISK_WELL && f->kind == SIM_IO_WRITE) {
+		if (how == 0 || sim_fault_now(SIM_DISK_WRITE_TORN))
+			sim_medium_tear(m, f->io);
+		else if (how == 1)
+			sim_medium_write(m, f->io->iov, f->io->iov_count, f->io->offset_bytes,
+					 f->io->bytes);
+	} else if (m->mode == SIM_DISK_WELL && f->kind == SIM_IO_FLUSH && how == 0) {
+		sim_medium_flush(m, f->flush_mark, false);
+	}
+	sim_flight_free(f);
+}
+
+void sim_disk_crash(struct loop *loop, bool keep_unflushed)
+{
+	LIST_FOR_EACH_SAFE(link, &loop->disks) {
+		struct disk *d = container_of(link, struct disk, link);
+
+		LIST_FOR_EACH_SAFE(flight, &d->flying)
+			sim_flight_crash(container_of(flight, struct sim_flight, link));
+		if (!keep_unflushed)
+			sim_medium_power_cut(d->medium);
+		sim_disk_forget(d);
+	}
+}
+
+void sim_disk_end(void)
+{
+	LIST_FOR_EACH(link, &sim_world->loops) {
+		struct loop *l = container_of(link, struct loop, link);
+
+		LIST_FOR_EACH_SAFE(member, &l->disks) {
+			struct disk *d = container_of(member, struct disk, link);
+
+			LIST_FOR_EACH_SAFE(flight, &d->flying)
+				sim_flight_free(container_of(flight, struct sim_flight, link));
+			sim_disk_forget(d);
+		}
+	}
+	LIST_FOR_EACH_SAFE(link, &sim_world->media)
+		sim_medium_free(container_of(link, struct sim_medium, link));
+}
