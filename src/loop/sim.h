@@ -63,7 +63,10 @@ void sim_faults_on(bool on);
 uint64_t sim_fault_hits(enum sim_fault kind);
 const char *sim_fault_name(enum sim_fault kind);
 
-/* The node's process dies at this instant: its timers, sockets (peers see a reset) and unfinished
+/* Buffers in flight must still be there when this is called; not those of sim_crash_at_write(), whose crash
+ * settles them on the spot.
+ *
+ * The node's process dies at this instant: its timers, sockets (peers see a reset) and unfinished
  * I/O are gone, no callback of it runs again, its memory is the caller's to forget (the world keeps
  * and frees what it allocated for the loop). keep_unflushed: a kill (the page cache or drive keeps
  * completed writes; writes in flight may be torn, whole or absent); otherwise a power cut (each

@@ -518,6 +518,36 @@ static void sim_flight_free(struct sim_flight *f)
 	free(f);
 }
 
+static void sim_flight_crash(struct sim_flight *f)
+{
+	struct sim_medium *m = f->disk->medium;
+	uint64_t how = prng_below(&sim_world->prng, 3);
+
+	if (f->event != NULL)
+		sim_event_cancel(f->event);
+	if (m->mode == SIM_DISK_WELL && f->kind == SIM_IO_WRITE) {
+		if (how == 0 || sim_fault_now(SIM_DISK_WRITE_TORN))
+			sim_medium_tear(m, f->io);
+		else if (how == 1)
+			sim_medium_write(m, f->io->iov, f->io->iov_count, f->io->offset_bytes,
+					 f->io->bytes);
+	} else if (m->mode == SIM_DISK_WELL && f->kind == SIM_IO_FLUSH && how == 0) {
+		sim_medium_flush(m, f->flush_mark, false);
+	}
+	sim_flight_free(f);
+}
+
+/* The instant of a crash: of all that is in flight some is on the medium, and the buffers are free. */
+static void sim_disk_settle(struct loop *loop)
+{
+	LIST_FOR_EACH(link, &loop->disks) {
+		struct disk *d = container_of(link, struct disk, link);
+
+		LIST_FOR_EACH_SAFE(flight, &d->flying)
+			sim_flight_crash(container_of(flight, struct sim_flight, link));
+	}
+}
+
 static void sim_flight_event(struct sim_event *e)
 {
 	struct sim_flight *f = e->arg;
@@ -529,8 +559,10 @@ static void sim_flight_event(struct sim_event *e)
 	if (d->medium->mode == SIM_DISK_HANGS)
 		return;
 	if ((f->kind == SIM_IO_WRITE || f->kind == SIM_IO_FLUSH) &&
-	    d->medium->mode == SIM_DISK_WELL && sim_write_crashes(d->loop))
-		return;                 /* still in flight: sim_crash() decides what of it is there */
+	    d->medium->mode == SIM_DISK_WELL && sim_write_crashes(d->loop)) {
+		sim_disk_settle(d->loop);
+		return;
+	}
 	rc = sim_do(d, f->kind, io, f->flush_mark);
 	sim_flight_free(f);
 	sim_op_end(d->loop, &io->op, rc);
@@ -601,6 +633,7 @@ static int sim_disk_now(struct disk *d, struct disk_io *io, enum sim_io_kind kin
 	if (kind != SIM_IO_READ && d->medium->mode == SIM_DISK_WELL && sim_write_crashes(d->loop)) {
 		if (kind == SIM_IO_WRITE && prng_below(&sim_world->prng, 2) == 0)
 			sim_medium_tear(d->medium, io);
+		sim_disk_settle(d->loop);
 		return -EIO;
 	}
 	return sim_do(d, kind, io, d->medium->write_number);
@@ -657,32 +690,12 @@ void sim_disk_mode(const char *path, enum sim_disk_mode mode)
 	}
 }
 
-static void sim_flight_crash(struct sim_flight *f)
-{
-	struct sim_medium *m = f->disk->medium;
-	uint64_t how = prng_below(&sim_world->prng, 3);
-
-	if (f->event != NULL)
-		sim_event_cancel(f->event);
-	if (m->mode == SIM_DISK_WELL && f->kind == SIM_IO_WRITE) {
-		if (how == 0 || sim_fault_now(SIM_DISK_WRITE_TORN))
-			sim_medium_tear(m, f->io);
-		else if (how == 1)
-			sim_medium_write(m, f->io->iov, f->io->iov_count, f->io->offset_bytes,
-					 f->io->bytes);
-	} else if (m->mode == SIM_DISK_WELL && f->kind == SIM_IO_FLUSH && how == 0) {
-		sim_medium_flush(m, f->flush_mark, false);
-	}
-	sim_flight_free(f);
-}
-
 void sim_disk_crash(struct loop *loop, bool keep_unflushed)
 {
+	sim_disk_settle(loop);
 	LIST_FOR_EACH_SAFE(link, &loop->disks) {
 		struct disk *d = container_of(link, struct disk, link);
 
-		LIST_FOR_EACH_SAFE(flight, &d->flying)
-			sim_flight_crash(container_of(flight, struct sim_flight, link));
 		if (!keep_unflushed)
 			sim_medium_power_cut(d->medium);
 		sim_disk_forget(d);
