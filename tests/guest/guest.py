@@ -10,6 +10,7 @@ ends); scripts and answers go over a virtio port, so the kernel's messages never
 host's loopback is 10.0.2.2 in the guest. Every wait has an end: past it the guest is killed, and
 Lost carries the end of the console. Only the own QEMU is killed, and it dies with this process too.
 """
+import contextlib
 import ctypes
 import os
 import select
@@ -78,8 +79,18 @@ class Guest:
             self.qemu.kill()
         self.qemu.wait()
         self.qemu.stdout.close()
-        os.replace(self.serial, self.serial_kept)
-        self.serial = self.serial_kept
+        if self.serial != self.serial_kept:
+            os.replace(self.serial, self.serial_kept)
+            self.serial = self.serial_kept
+
+    @contextlib.contextmanager
+    def frozen(self):
+        """Nothing of the guest runs meanwhile, while its connections stay open."""
+        self.qemu.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.qemu.send_signal(signal.SIGCONT)
 
     def console(self, lines=25):
         """The last lines of the guest's console, as TAP comments."""

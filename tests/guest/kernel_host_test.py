@@ -118,6 +118,12 @@ class Array:
     def uri(self):
         return f"tcp://127.0.0.1:{self.port}/{NQN}"
 
+    def connections(self):
+        """How many TCP connections the array holds open, as the machine's kernel tells."""
+        with open("/proc/net/tcp") as file:
+            rows = [line.split() for line in file.readlines()[1:]]
+        return sum(row[1] == f"0100007F:{self.port:04X}" and row[3] == "01" for row in rows)
+
     def logged(self):
         with open(self.log_path, "rb") as file:
             return file.read().decode(errors="replace")
@@ -278,12 +284,13 @@ class Judge:
 
     def connect_line(self, array, flags="", hostnqn=HOSTNQN, hostid=HOSTID):
         return (f"nvme connect -t tcp -a {HOST} -s {array.port} -n {NQN} --hostnqn={hostnqn} "
-                f"--hostid={hostid} --keep-alive-tmo=5 --reconnect-delay=1 --ctrl-loss-tmo=60 "
-                f"{flags}")
+                f"--hostid={hostid} --reconnect-delay=1 --ctrl-loss-tmo=60 "
+                f"{flags or '--keep-alive-tmo=5'}")
 
     def connect(self, name, array, flags=""):
-        """The KV namespace of a new connection, or None after a failed check."""
+        """The KV namespace of a new connection, the only one; None after a failed check."""
         status, output = self.guest.run(WAIT_FOR + f"""
+            nvme disconnect-all
             dmesg -c >/dev/null
             {self.connect_line(array, flags)} || exit 1
             wait_for 'ls /dev/ng* 2>/dev/null' || exit 2
@@ -634,6 +641,60 @@ class Judge:
         self.disconnect(name)
         return array
 
+    def silence(self, array):
+        """A host that falls silent is dropped once its keep-alive time is over, and may return."""
+        name = "keep alive"
+        ns = self.connect(name, array, "--keep-alive-tmo=2")
+        if ns is None:
+            return
+        ns.noise("/tmp/in", 5001)
+        ns.kv("store", b"over silence", size=5001, file="/tmp/in")
+        before, end = array.connections(), time.monotonic() + 10
+        with self.guest.frozen():
+            while array.connections() and time.monotonic() < end:
+                time.sleep(0.1)
+            after = array.connections()
+        self.tap.check("keep alive: a host that promised a sign every 2 s is dropped within 10 s",
+                       before == 3 and after == 0,
+                       f"{before} connections before, {after} after; 3 and 0 wanted\n{array.why()}")
+        self.step("keep alive: the host connects again", WAIT_FOR + """
+            wait_for 'dmesg | grep -q "Reconnecting"'
+            wait_for '[ "$(cat /sys/class/nvme/nvme0/state)" = live ]'""", seconds=40)
+        got = ns.kv("retrieve", b"over silence", size=5001, file="/tmp/out")
+        self.tap.check("keep alive: the value is there", got == [(OK, 5001)] and
+                       ns.same("/tmp/in", "/tmp/out"), ns.output)
+        self.disconnect(name)
+        self.healthy(name, array)
+
+    def power_cut(self, array):
+        """The guest vanishes while 16 large Stores are on their way; the last thing it does."""
+        name = "power cut"
+        ns = self.connect(name, array)
+        if ns is None:
+            return
+        ns.noise("/tmp/in", MIB)
+        self.guest.run(f"""
+            (while passthru {ns.device} {ns.nsid} store {b'cut'.hex()}00 --size {MIB} \
+                --file /tmp/in --ring 16; do :; done) >/tmp/load 2>&1 &
+            n=0
+            until [ -s /tmp/load ] || [ $n -ge 100 ]; do n=$((n + 1)); usleep 100000; done""", 30)
+        self.guest.close()
+        path = os.path.join(self.folder, "value")
+        data = random.Random(7).randbytes(100001)
+        with open(path, "wb") as file:
+            file.write(data)
+        put, _, err = program([self.kvof, "put", array.uri(), "text:after", path])
+        get, out, more = program([self.kvof, "get", array.uri(), "text:after"])
+        self.tap.check("power cut: another host stores and retrieves",
+                       put == 0 and get == 0 and out == data,
+                       f"kvof put: exit status {put}; {err}\nkvof get: {get}; {more}")
+        sizes = set()
+        for copy in range(16):
+            status, out, err = program([self.kvof, "get", array.uri(), f"{b'cut'.hex()}{copy:02x}"])
+            sizes.add(len(out) if status == 0 else f"status {status}: {err}" if status != 1 else 0)
+        self.tap.check("power cut: every value is whole or absent", sizes <= {0, MIB}, sizes)
+        self.healthy(name, array)
+
     def allow_list(self, folder):
         array = Array(self.kvof, folder, "--allow-host", HOSTNQN)
         try:
@@ -667,12 +728,18 @@ class Judge:
             self.round("no digests", array, "", True)
             self.round("digests", array, "-g -G", False)
             array = self.restart(array, options)
+            self.silence(array)
         finally:
             status = array.stop()
         self.tap.check("kvof serve ends with 0 on SIGTERM", status == 0, array.why())
         other = os.path.join(self.folder, "allow")
         os.mkdir(other)
         self.allow_list(other)
+        array = Array(self.kvof, self.folder, *options)
+        try:
+            self.power_cut(array)
+        finally:
+            array.stop()
 
 
 def parse_list(data):
