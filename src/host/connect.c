@@ -28,6 +28,7 @@
 #define CID_ATTACH 0
 #define CID_KEEP_ALIVE 1
 #define CID_USER 2
+#define MAY(step) (UINT32_C(1) << (step))
 
 struct step {
 	const char *what;              /* "no answer while ..." */
@@ -36,8 +37,6 @@ struct step {
 	uint32_t next;                 /* bit n: may go to step n; DEAD always */
 };
 static const struct step steps[STEP_COUNT];
-
-#define MAY(step) (UINT32_C(1) << (step))
 
 void assoc_go(struct assoc *a, enum assoc_step to)
 {
