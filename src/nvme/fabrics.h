@@ -154,7 +154,7 @@ struct nv_property {
 	uint64_t value;                /* Set: to write, upper half zero for 4 bytes */
 };
 
-/* Checks ATTRIB and the size of the property named; NV_CONNECT_INVALID (1/82h) when they disagree. */
+/* Checks ATTRIB and the size of the property; NV_CONNECT_INVALID (1/82h) when they disagree. */
 nv_status nv_property_parse(const struct nv_sqe *sqe, struct nv_property *out, struct bad *bad);
 struct nv_sqe nv_property_get_build(const struct nv_property *what);
 struct nv_sqe nv_property_set_build(const struct nv_property *what);

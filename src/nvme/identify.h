@@ -311,7 +311,7 @@ struct nv_id_command_sets {            /* CNS 1Ch: 512 vectors; bit 0 NVM, bit 1
 };
 _Static_assert(sizeof(struct nv_id_command_sets) == NV_IDENTIFY_BYTES, "CNS 1Ch is 4096 bytes");
 
-/* CNS 03h: descriptors one after another, ends at NIDL 0. Zero members are left out, but for CSI. */
+/* CNS 03h: descriptors in a row, ends at NIDL 0. Zero members are left out, but for CSI. */
 struct nv_ns_ids {
 	uint8_t eui64[8];
 	uint8_t nguid[16];
