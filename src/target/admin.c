@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Admin commands: which there are, Identify, and the small ones. Features are in feature.c, log pages in
+ * logpage.c. Each checks everything first and takes the controller's page last, so that nothing can
+ * fail while it is held. The target's loop.
+ *
+ * A KV namespace has no blocks: CNS 00h tells its identifiers and a size of zero, so that a host which
+ * knows no command sets sees an empty disk and not one that it may format.
+ */
+#include "target/core.h"
+
+static const uint8_t admin_opcodes[] = {
+	NV_ADMIN_GET_LOG_PAGE, NV_ADMIN_IDENTIFY, NV_ADMIN_ABORT, NV_ADMIN_SET_FEATURES,
+	NV_ADMIN_GET_FEATURES, NV_ADMIN_ASYNC_EVENT, NV_ADMIN_KEEP_ALIVE,
+};
+
+/* --- Identify -------------------- */
+
+static void identify_controller(const struct ctrl *c, struct nv_id_controller *id)
+{
+	const struct subsys *s = c->subsys;
+	uint64_t transfer = 0;
+	bool volatile_cache = false;
+
+	nv_text_pad(id->sn, sizeof(id->sn), s->serial);
+	nv_text_pad(id->mn, sizeof(id->mn), s->discovery ? "kvof discovery" : "kvof array");
+	nv_text_pad(id->fr, sizeof(id->fr), KVOF_VERSION);
+	for (unsigned i = 0; i < TARGET_NAMESPACES; i++) {
+		if (s->ns[i].ops == NULL)
+			continue;
+		if (s->ns[i].transfer_bytes_max > transfer)
+			transfer = s->ns[i].transfer_bytes_max;
+		volatile_cache |= !s->ns[i].durable && !s->ns[i].memory;
+	}
+	while (transfer >> 12 > UINT64_C(1) << id->mdts)
+		id->mdts++;
+	id->cntlid = le16_of(c->cntlid);
+	id->ver = le32_of(NV_VS(2, 0, 0));
+	id->oaes = le32_of(s->discovery ? NV_OAES_DISCOVERY : NV_OAES_NAMESPACE);
+	id->ctratt = le32_of(NV_CTRATT_HOSTID_128 | NV_CTRATT_TBKAS);
+	id->cntrltype = s->discovery ? NV_CNTRLTYPE_DISCOVERY : NV_CNTRLTYPE_IO;
+	id->acl = 3;
+	id->aerl = TARGET_EVENTS - 1;
+	id->frmw = 0x03;                               /* one slot, read only */
+	id->lpa = NV_LPA_EFFECTS | NV_LPA_EXTENDED;
+	id->elpe = TARGET_ERRORS - 1;
+	id->kas = le16_of(1);
+	id->maxcmd = le16_of(TARGET_QUEUE_ENTRIES);
+	id->sgls = le32_of(NV_SGLS_ANY | NV_SGLS_OFFSET | NV_SGLS_TRANSPORT);
+	memcpy(id->subnqn, s->nqn, strlen(s->nqn));
+	if (s->discovery)
+		return;
+	id->sqes = 0x66;
+	id->cqes = 0x44;
+	id->nn = le32_of(TARGET_NAMESPACES);
+	id->mnan = le32_of(TARGET_NAMESPACES);
+	id->oncs = le16_of(NV_ONCS_SAVE);
+	id->vwc = volatile_cache ? NV_VWC_PRESENT | 2 << 1 : 0;       /* no Flush of FFFFFFFFh */
+	id->ioccsz = le32_of((uint32_t)(sizeof(struct nv_sqe) + TARGET_INLINE_BYTES) / 16);
+	id->iorcsz = le32_of(sizeof(struct nv_cqe) / 16);
+	id->msdbd = 1;
+	id->ofcs = le16_of(NV_OFCS_DISCONNECT);
+}
+
+/* Namespaces above `after` with this command set (any: csi -1). */
+static void identify_list(const struct subsys *s, uint32_t after, int csi, struct nv_id_list *id)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < TARGET_NAMESPACES; i++) {
+		const struct ns *ns = &s->ns[i];
+
+		if (ns->ops != NULL && ns->nsid > after && (csi < 0 || ns->ops->csi == csi))
+			id->nsid[n++] = le32_of(ns->nsid);
+	}
+}
+
+static void identify_namespace(const struct ns *ns, struct nv_id_namespace *id)
+{
+	if (ns->ops->csi == NV_CSI_NVM) {
+		ns->ops->identify(ns, (uint8_t *)id);
+		return;
+	}
+	memcpy(id->nguid, ns->ids.nguid, sizeof(id->nguid));
+	memcpy(id->eui64, ns->ids.eui64, sizeof(id->eui64));
+}
+
+static void identify_command_sets(const struct subsys *s, struct nv_id_command_sets *id)
+{
+	uint64_t sets = 0;
+
+	for (unsigned i = 0; i < TARGET_NAMESPACES; i++)
+		if (s->ns[i].ops != NULL)
+			sets |= UINT64_C(1) << s->ns[i].ops->csi;
+	id->vector[0] = le64_of(sets);
+}
+
+/* The page is ours and zero: fill it and send. Everything was checked by identify_check(). */
+static void identify_fill(struct req *req)
+{
+	struct nv_identify what = nv_identify_parse(&req->cmd->sqe);
+	struct ctrl *c = req->queue->ctrl;
+	struct subsys *s = c->subsys;
+	struct ns *ns = subsys_ns(s, what.nsid);
+	void *out = c->page;
+
+	switch (what.cns) {
+	case NV_CNS_CONTROLLER:
+		identify_controller(c, out);
+		break;
+	case NV_CNS_ACTIVE_LIST:
+	case NV_CNS_ALLOCATED_LIST:
+		identify_list(s, what.nsid, -1, out);
+		break;
+	case NV_CNS_CSI_ACTIVE_LIST:
+		identify_list(s, what.nsid, what.csi, out);
+		break;
+	case NV_CNS_COMMAND_SETS:
+		identify_command_sets(s, out);
+		break;
+	case NV_CNS_CSI_CONTROLLER:
+		if (what.csi == NV_CSI_KV)
+			((struct nv_id_kv_controller *)out)->ver = le32_of(NV_VS(1, 0, 0));
+		break;
+	case NV_CNS_DESCRIPTORS:
+		nv_ns_ids_write(&ns->ids, out);
+		break;
+	default:                                       /* of a namespace; zeros where there is none */
+		if (ns == NULL)
+			break;
+		if (what.cns == NV_CNS_INDEPENDENT)
+			((struct nv_id_independent *)out)->nstat = NV_NSTAT_READY;
+		else if (what.cns == NV_CNS_CSI_NAMESPACE)
+			ns->ops->identify(ns, out);
+		else
+			identify_namespace(ns, out);
+	}
+	ctrl_page_send(c, req, NV_IDENTIFY_BYTES, NV_IDENTIFY_BYTES);
+}
+
+static nv_status identify_check(const struct subsys *s, const struct nv_identify *what,
+				struct bad *bad)
+{
+	const uint16_t at_nsid = offsetof(struct nv_sqe, nsid), at_csi = 47;
+	const struct ns *ns = what->nsid >= 1 && what->nsid <= TARGET_NAMESPACES &&
+			      s->ns[what->nsid - 1].ops != NULL ? &s->ns[what->nsid - 1] : NULL;
+
+	switch (what->cns) {
+	case NV_CNS_CONTROLLER:
+		break;
+	case NV_CNS_COMMAND_SETS:
+	case NV_CNS_CSI_CONTROLLER:
+		if (s->discovery || (what->cns == NV_CNS_CSI_CONTROLLER && what->csi > NV_CSI_KV))
+			return nv_bad(bad, NV_INVALID_FIELD, at_csi, "no such command set");
+		break;
+	case NV_CNS_ACTIVE_LIST:
+	case NV_CNS_ALLOCATED_LIST:
+	case NV_CNS_CSI_ACTIVE_LIST:
+		if (what->nsid >= NV_NSID_ALL - 1)
+			return nv_bad(bad, NV_INVALID_NAMESPACE, at_nsid, "list starts too high");
+		if (s->discovery || (what->cns == NV_CNS_CSI_ACTIVE_LIST && what->csi > NV_CSI_KV))
+			return nv_bad(bad, NV_INVALID_FIELD, at_csi, "no such command set");
+		return NV_OK;
+	case NV_CNS_NAMESPACE:
+	case NV_CNS_ALLOCATED_NAMESPACE:
+	case NV_CNS_DESCRIPTORS:
+	case NV_CNS_CSI_NAMESPACE:
+	case NV_CNS_INDEPENDENT:
+		if (s->discovery || what->nsid < 1 || what->nsid > TARGET_NAMESPACES ||
+		    (ns == NULL && what->cns == NV_CNS_DESCRIPTORS))
+			return nv_bad(bad, NV_INVALID_NAMESPACE, at_nsid, "no such namespace");
+		if (what->cns == NV_CNS_CSI_NAMESPACE &&
+		    (what->csi > NV_CSI_KV || (ns != NULL && ns->ops->csi != what->csi)))
+			return nv_bad(bad, NV_INVALID_FIELD, at_csi,
+				      "not the command set of this namespace");
+		return NV_OK;
+	default:
+		return nv_bad(bad, NV_INVALID_FIELD, offsetof(struct nv_sqe, cdw10), "no such CNS");
+	}
+	if (what->nsid != 0 && what->nsid != NV_NSID_ALL)
+		return nv_bad(bad, NV_INVALID_NAMESPACE, at_nsid, "a namespace is not meant here");
+	return NV_OK;
+}
+
+static void identify(struct req *req)
+{
+	struct nv_identify what = nv_identify_parse(&req->cmd->sqe);
+	struct ctrl *c = req->queue->ctrl;
+	struct bad bad;
+	nv_status status = identify_check(c->subsys, &what, &bad);
+
+	if (!nv_status_ok(status))
+		req_fail(req, status, &bad);
+	else if (req_data_check(req, NV_DATA_TO_HOST, NV_IDENTIFY_BYTES))
+		ctrl_page_take(c, req, identify_fill);
+}
+
+/* --- the small ones -------------------- */
+
+static bool abort_one(struct ctrl *c, struct nv_abort what)
+{
+	struct queue *q = what.sqid <= TARGET_QUEUES ? c->queue[what.sqid] : NULL;
+
+	if (what.sqid == 0)
+		return ctrl_abort_aer(c, what.cid);
+	for (unsigned i = 0; q != NULL && i < q->entries; i++) {
+		struct req *req = &q->req[i];
+
+		/* Only what waits for its turn; what the wire or the store has will end by itself. */
+		if (req->state != REQ_SHARE || q->cid[i] != what.cid)
+			continue;
+		req_answer(req, NV_ABORTED_BY_REQUEST, 0);
+		req_end(req);
+		return true;
+	}
+	return false;
+}
+
+static void abort_command(struct req *req)
+{
+	struct ctrl *c = req->queue->ctrl;
+	bool done = abort_one(c, nv_abort_parse(&req->cmd->sqe));
+
+	req_answer(req, NV_OK, done ? 0 : NV_ABORT_NOT_DONE);
+	req_end(req);
+}
+
+void admin_command(struct req *req)
+{
+	const struct nv_sqe *sqe = &req->cmd->sqe;
+	struct ctrl *c = req->queue->ctrl;
+	bool scoped = sqe->opcode != NV_ADMIN_KEEP_ALIVE && sqe->opcode != NV_ADMIN_ASYNC_EVENT &&
+		      sqe->opcode != NV_ADMIN_ABORT;
+
+	if (memchr(admin_opcodes, sqe->opcode, sizeof(admin_opcodes)) == NULL) {
+		req_fail(req, NV_INVALID_OPCODE, &(struct bad){0, "no such admin command"});
+		return;
+	}
+	if (c->state != CTRL_READY) {
+		req_fail(req, NV_SEQUENCE_ERROR, NULL);
+		return;
+	}
+	if (!scoped && le32_get(sqe->nsid) != 0 && le32_get(sqe->nsid) != NV_NSID_ALL) {
+		req_fail(req, NV_INVALID_FIELD,
+			 &(struct bad){offsetof(struct nv_sqe, nsid), "a namespace is not meant"});
+		return;
+	}
+	switch (sqe->opcode) {
+	case NV_ADMIN_IDENTIFY:
+		identify(req);
+		break;
+	case NV_ADMIN_GET_LOG_PAGE:
+		logpage_get(req);
+		break;
+	case NV_ADMIN_SET_FEATURES:
+		feature_set(req);
+		break;
+	case NV_ADMIN_GET_FEATURES:
+		feature_get(req);
+		break;
+	case NV_ADMIN_ABORT:
+		abort_command(req);
+		break;
+	case NV_ADMIN_ASYNC_EVENT:
+		ctrl_aer(req);
+		break;
+	default:
+		req_answer(req, NV_OK, 0);             /* Keep Alive: arriving is all it does */
+		req_end(req);
+	}
+}

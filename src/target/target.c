@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening, listening and closing of a target. See core.h for the objects.
+ *
+ * Closing: listeners go first, then every queue is told to run nothing new. A queue is closed when what it
+ * has at work has ended: I/O queues first, an admin queue after its controller's last I/O queue. At the
+ * deadline the rest is closed as it is. What the store has at work ends by itself; when the last
+ * queue is freed, closed() is called from the drain timer, never from inside another callback.
+ * The target's loop.
+ */
+#include "target/core.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+
+#define DRAIN_LOOK_NS (10 * NS_PER_MS)
+
+static void drain_timer(struct loop_timer *timer);
+
+static void target_free(struct target *t)
+{
+	free(t->subsys);
+	free(t->list_page);
+	t->magic = 0;
+	free(t);
+}
+
+static struct wire_opts wire_opts_of(const struct target_opts *opts)
+{
+	return (struct wire_opts){
+		.ops = opts->wire, .header_digest = true, .data_digest = true,
+		.inline_bytes_max = TARGET_INLINE_BYTES,
+		.h2c_bytes_max = opts->h2c_bytes_max != 0 ? opts->h2c_bytes_max : 128 * KiB,
+		.handshake_ns = opts->handshake_ns != 0 ? opts->handshake_ns : 5 * NS_PER_S,
+		.stall_ns = opts->stall_ns, .depth_max = 4,
+	};
+}
+
+int target_open(const struct target_opts *opts, char why[256], struct target **out)
+{
+	struct target *t;
+	int rc = 0;
+
+	if (opts->loop == NULL || opts->subsys_count < 1 || opts->subsys_count > TARGET_SUBSYSTEMS ||
+	    opts->queues > TARGET_QUEUES || opts->conns_max > TARGET_CONNS ||
+	    opts->ctrls_max > TARGET_CTRLS) {
+		snprintf(why, 256, "target: a number is beyond its limit (tbl/limits.def)");
+		return -EINVAL;
+	}
+	t = calloc(1, sizeof(*t));
+	if (t == NULL)
+		return -ENOMEM;
+	OBJ_INIT(t, TARGET_MAGIC);
+	t->loop = opts->loop;
+	t->wire = wire_opts_of(opts);
+	t->handshake_ns = t->wire.handshake_ns;
+	t->queues_max = opts->queues != 0 ? opts->queues : TARGET_QUEUES;
+	t->conns_max = opts->conns_max != 0 ? opts->conns_max : TARGET_CONNS;
+	t->ctrls_max = opts->ctrls_max != 0 ? opts->ctrls_max : TARGET_CTRLS;
+	list_init(&t->queues);
+	loop_timer_init(&t->drain, drain_timer);
+	t->subsys = calloc(opts->subsys_count + 1, sizeof(*t->subsys));
+	t->list_page = malloc(TARGET_LIST_BYTES);
+	if (t->subsys == NULL || t->list_page == NULL) {
+		target_free(t);
+		snprintf(why, 256, "target: no memory");
+		return -ENOMEM;
+	}
+	for (unsigned i = 0; rc == 0 && i < opts->subsys_count; i++)
+		rc = subsys_init(&t->subsys[i], t, &opts->subsys[i], why);
+	if (rc != 0) {
+		target_free(t);
+		return rc;
+	}
+	subsys_init_discovery(&t->subsys[opts->subsys_count], t);
+	t->subsys_count = opts->subsys_count + 1;
+	*out = t;
+	return 0;
+}
+
+int target_listen(struct target *t, const struct sock_addr *addr, const char *advertise,
+		  uint16_t *port)
+{
+	struct target_port *p;
+	int rc;
+
+	OBJ_CHECK(t, TARGET_MAGIC);
+	if (t->port_count == TARGET_LISTENERS || t->draining)
+		return -EINVAL;
+	p = &t->port[t->port_count];
+	*p = (struct target_port){.addr = *addr};
+	if (advertise != NULL) {
+		if (strlen(advertise) >= sizeof(p->addr.host))
+			return -EINVAL;
+		memcpy(p->addr.host, advertise, strlen(advertise) + 1);
+	}
+	rc = wire_listen(t->loop, addr, &t->wire, &queue_events, t, &p->listener);
+	if (rc != 0)
+		return rc;
+	t->port_count++;
+	p->addr.port = wire_listener_port(p->listener);
+	if (port != NULL)
+		*port = p->addr.port;
+	return 0;
+}
+
+const struct target_counts *target_counts(const struct target *t)
+{
+	OBJ_CHECK(t, TARGET_MAGIC);
+	return &t->counts;
+}
+
+struct target_memory target_memory(void)
+{
+	return (struct target_memory){
+		.conn_bytes = queue_bytes(0),
+		.queue_bytes = queue_bytes(TARGET_QUEUE_ENTRIES),
+		.ctrl_bytes = sizeof(struct ctrl) + TARGET_PAGE_BYTES +
+			      queue_bytes(TARGET_QUEUE_ENTRIES),
+	};
+}
+
+/* --- closing -------------------- */
+
+void target_drain_soon(struct target *t)
+{
+	must(t->draining);
+	loop_timer_set(t->loop, &t->drain, loop_now_ns(t->loop));
+}
+
+static bool may_close(const struct queue *q, bool late)
+{
+	if (q->state == QUEUE_DEAD)
+		return false;
+	if (late || q->state == QUEUE_NEW || q->state == QUEUE_CONNECTING)
+		return true;
+	if (q->state != QUEUE_LEAVING || !queue_idle(q))
+		return false;
+	return q->qid != 0 || q->ctrl == NULL || q->ctrl->io_queues == 0;
+}
+
+/* The first queue that can be closed now; closing one may free others, so the list is begun anew. */
+static struct queue *drain_next(struct target *t, bool late)
+{
+	LIST_FOR_EACH(link, &t->queues) {
+		struct queue *q = container_of(link, struct queue, link);
+
+		if (may_close(q, late))
+			return q;
+	}
+	return NULL;
+}
+
+static void drain_timer(struct loop_timer *timer)
+{
+	struct target *t = container_of(timer, struct target, drain);
+	bool late = loop_now_ns(t->loop) >= t->drain_until_ns;
+	void (*closed)(void *arg) = t->closed;
+	void *arg = t->closed_arg;
+	struct queue *q;
+
+	OBJ_CHECK(t, TARGET_MAGIC);
+	while ((q = drain_next(t, late)) != NULL) {
+		queue_kill(q);
+		queue_done(q);
+	}
+	if (!list_empty(&t->queues)) {
+		loop_timer_set(t->loop, &t->drain, loop_now_ns(t->loop) + DRAIN_LOOK_NS);
+		return;
+	}
+	loop_timer_cancel(t->loop, &t->drain);
+	must(t->counts.conns == 0 && t->counts.ctrls == 0 && t->counts.busy == 0);
+	target_free(t);
+	closed(arg);
+}
+
+void target_close(struct target **tp, uint64_t drain_ns, void (*closed)(void *arg), void *arg)
+{
+	struct target *t;
+
+	OBJ_TAKE(t, tp, TARGET_MAGIC);
+	must(!t->draining && closed != NULL);
+	t->draining = true;
+	t->closed = closed;
+	t->closed_arg = arg;
+	t->drain_until_ns = loop_now_ns(t->loop) + drain_ns;
+	for (unsigned i = 0; i < t->port_count; i++)
+		wire_listener_close(&t->port[i].listener);
+	LIST_FOR_EACH_SAFE(link, &t->queues) {
+		struct queue *q = container_of(link, struct queue, link);
+
+		if (q->state == QUEUE_LIVE)
+			queue_go(q, QUEUE_LEAVING);
+	}
+	target_drain_soon(t);
+}

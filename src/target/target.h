@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The array's NVMe-oF side: subsystems with namespaces over stores, a Discovery subsystem, listeners.
+ *
+ *	phase      legal calls
+ *	opened     target_listen(), target_counts()
+ *	serving    the same; the loop runs
+ *	closing    none; closed(arg) ends it
+ *
+ * Owned by one loop, the one that owns the stores.
+ */
+#ifndef KVOF_TARGET_TARGET_H
+#define KVOF_TARGET_TARGET_H
+
+#include "loop/loop.h"
+#include "loop/sock.h"
+#include "nvme/fabrics.h"
+#include "store/store.h"
+#include "wire/wire.h"
+
+#define LIMIT(name, value, unit, text) TARGET_##name = (value),
+enum target_limit {
+#include "tbl/limits.def"
+};
+
+struct target;
+
+struct target_ns_opts {
+	uint32_t nsid;               /* 1 .. TARGET_NAMESPACES, each once */
+	struct store *store;         /* borrowed for the target's life */
+	uint64_t buffer_bytes;       /* the store's pool, shared fairly among controllers */
+	bool memory;                 /* a drive is memory; the statistics log says so */
+	bool evicts, durable;        /* as the store was opened */
+};
+
+struct target_subsys_opts {
+	char nqn[NV_NQN_BYTES_MAX + 1];
+	const char *const *host;     /* names of the hosts allowed, [host_count] */
+	unsigned host_count;         /* 0: any host */
+	const struct target_ns_opts *ns;
+	unsigned ns_count;
+};
+
+struct target_opts {
+	struct loop *loop;
+	const struct target_subsys_opts *subsys;     /* borrowed during the call */
+	unsigned subsys_count;
+	const struct wire_ops *wire; /* NULL: tcp */
+	uint64_t handshake_ns;       /* for ICReq, and again for Connect; 0: 5 s */
+	uint64_t stall_ns;           /* data promised by R2T must move within; 0: 10 s */
+	uint32_t h2c_bytes_max;      /* MAXH2CDATA; 0: 128 KiB */
+	unsigned queues;             /* I/O queues granted to a controller; 0: TARGET_QUEUES */
+	unsigned conns_max, ctrls_max;               /* 0: TARGET_CONNS, TARGET_CTRLS */
+};
+
+/**
+ * target_open() - makes a target; nothing listens yet
+ * @opts: borrowed
+ * @why:  a sentence when it fails
+ * Return: 0; -EINVAL; -ENOMEM.
+ */
+int target_open(const struct target_opts *opts, char why[256], struct target **out);
+
+/**
+ * target_listen() - accepts hosts at an address
+ * @addr:      port 0 takes any; *port tells which
+ * @advertise: what the discovery log says instead of addr (for an address such as 0.0.0.0), or NULL
+ * Return: 0; -EBUSY the port is in use; -EINVAL not an address, or TARGET_LISTENERS reached; -EIO.
+ */
+int target_listen(struct target *t, const struct sock_addr *addr, const char *advertise,
+		  uint16_t *port);
+
+/**
+ * target_close() - no new hosts; commands at work end or are dropped within @drain_ns; then every
+ * connection is closed and closed(arg) is called, once. The pointer is taken at once.
+ */
+void target_close(struct target **t, uint64_t drain_ns, void (*closed)(void *arg), void *arg);
+
+/* Why hosts were refused or dropped, and what was served. Grow only, but for the gauges. */
+struct target_counts {
+	uint64_t conns, ctrls, busy;                 /* gauges: now */
+	uint64_t conns_seen, conns_over_limit, connect_late;
+	uint64_t connects, connects_refused, hosts_refused;
+	uint64_t keep_alive_expired, disconnects;
+	uint64_t commands, commands_failed, digest_errors, duplicate_cids;
+	uint64_t stores, retrieves, exists, deletes, lists;
+	uint64_t bytes_in, bytes_out;                /* values */
+};
+const struct target_counts *target_counts(const struct target *t);
+
+/* Memory that the limits ask for, in bytes, for the plan printed at start. */
+struct target_memory {
+	uint64_t conn_bytes;         /* a connection before Connect */
+	uint64_t queue_bytes;        /* an I/O queue of TARGET_QUEUE_ENTRIES */
+	uint64_t ctrl_bytes;         /* a controller with its admin queue */
+};
+struct target_memory target_memory(void);
+
+#endif
