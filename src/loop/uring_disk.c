@@ -1,0 +1,527 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Purpose: drives on the kernel's ring: files and block devices opened O_DIRECT, and memory.
+ *
+ * Theory: a transfer is one request of the ring; where the kernel moved less than asked, the rest is
+ * asked for again, piece by piece, until it is whole or nothing moves. A drive of memory copies at
+ * once and completes in the next round of callbacks.
+ *
+ * Invariants: io->lease holds the place reached; what the counters say was really moved; no file grows
+ * beyond the size it was made with, since every transfer is held to disk_info.bytes.
+ *
+ * Thread: the loop's own.
+ */
+#include "loop/disk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "loop/iov.h"
+#include "loop/ring.h"
+
+#define RING_DISK_MAGIC 0xd15c0000u
+#define DISK_BYTES_MIN MiB
+#define DISK_ALIGN 4096u
+
+enum disk_kind { DISK_READ, DISK_WRITE, DISK_FLUSH, DISK_DISCARD };
+
+struct disk {
+	uint32_t magic;
+	int fd;                         /* -1: memory */
+	uint8_t *memory;
+	struct loop *loop;
+	struct disk_info info;
+	struct disk_counts counts;
+	unsigned flying;
+};
+
+struct disk_lease {
+	struct iov_at at;
+	uint64_t done;
+};
+
+_Static_assert(sizeof(struct disk_lease) <= sizeof(((struct disk_io *)0)->lease),
+	       "a transfer keeps its place in its own lease");
+
+static struct disk_lease *lease_of(struct disk_io *io)
+{
+	return (struct disk_lease *)(void *)io->lease;
+}
+
+/* The closed list of docs/errors.md. */
+static int disk_errno(int err)
+{
+	must(err > 0);
+	if (err == ENOSPC || err == EDQUOT || err == EFBIG)
+		return -ENOSPC;
+	return err == ECANCELED ? -ECANCELED : -EIO;
+}
+
+/* ---- opening ---- */
+
+static int disk_open_errno(int err)
+{
+	switch (err) {
+	case ENOENT:
+		return -ENOENT;
+	case EBUSY:
+	case EWOULDBLOCK:
+	case ETXTBSY:
+		return -EBUSY;
+	case ENOSPC:
+	case EDQUOT:
+	case EFBIG:
+		return -ENOSPC;
+	case ENOMEM:
+		return -ENOMEM;
+	case EISDIR:
+	case ENOTDIR:
+	case ENXIO:
+	case ENODEV:
+	case EACCES:
+	case EPERM:
+	case EROFS:
+	case ELOOP:
+	case ENAMETOOLONG:
+	case EINVAL:
+		return -EINVAL;
+	default:
+		return -EIO;
+	}
+}
+
+static int disk_open_flags(const char *path, int flags)
+{
+	int fd = open(path, flags | O_RDWR | O_DIRECT | O_CLOEXEC | O_NONBLOCK, 0600);
+
+	if (fd >= 0 || errno != EINVAL)
+		return fd;
+	fd = open(path, (flags & ~(O_CREAT | O_EXCL)) | O_RDWR | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0 && (flags & O_CREAT))
+		fd = open(path, flags | O_RDWR | O_CLOEXEC | O_NONBLOCK, 0600);
+	if (fd >= 0)
+		log_warn("drive %s: the file system has no O_DIRECT; the page cache is in between", path);
+	return fd;
+}
+
+/* Gives the file its blocks, or at least its size, where it has none yet. */
+static int disk_file_size(int fd, uint64_t bytes)
+{
+	if (fallocate(fd, 0, 0, (off_t)bytes) != 0) {
+		if (errno != EOPNOTSUPP && errno != ENOSYS)
+			return -errno;
+		if (ftruncate(fd, (off_t)bytes) != 0)
+			return -errno;
+	}
+	return fsync(fd) == 0 ? 0 : -errno;
+}
+
+static uint32_t disk_align(int fd, bool block_device)
+{
+	uint32_t align = DISK_ALIGN;
+
+	if (block_device) {
+		int sector = 0;
+
+		if (ioctl(fd, BLKSSZGET, &sector) == 0 && sector > 0)
+			align = (uint32_t)sector;
+	} else {
+#ifdef STATX_DIOALIGN
+		struct statx stx;
+
+		if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &stx) == 0 &&
+		    (stx.stx_mask & STATX_DIOALIGN) && stx.stx_dio_offset_align > 0)
+			align = stx.stx_dio_mem_align > stx.stx_dio_offset_align ?
+				stx.stx_dio_mem_align : stx.stx_dio_offset_align;
+#endif
+	}
+	return align <= 512 ? 512 : DISK_ALIGN;
+}
+
+static int disk_file_look(struct disk *d, const struct disk_opts *opts, bool *fresh)
+{
+	struct stat st;
+	uint64_t bytes;
+
+	if (fstat(d->fd, &st) != 0)
+		return -EIO;
+	if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode))
+		return -EINVAL;
+	d->info.block_device = S_ISBLK(st.st_mode);
+	if (flock(d->fd, LOCK_EX | LOCK_NB) != 0)
+		return disk_open_errno(errno);
+	d->info.align_bytes = disk_align(d->fd, d->info.block_device);
+	if (d->info.block_device) {
+		if (ioctl(d->fd, BLKGETSIZE64, &bytes) != 0)
+			return -EIO;
+	} else {
+		if (fstat(d->fd, &st) != 0)     /* again, under the lock */
+			return -EIO;
+		bytes = (uint64_t)st.st_size;
+		if (bytes == 0 && opts->create_bytes >= DISK_BYTES_MIN) {
+			int rc;
+
+			*fresh = true;
+			bytes = opts->create_bytes & ~(uint64_t)(d->info.align_bytes - 1);
+			rc = disk_file_size(d->fd, bytes);
+			if (rc != 0)
+				return disk_open_errno(-rc);
+		}
+	}
+	d->info.bytes = bytes & ~(uint64_t)(d->info.align_bytes - 1);
+	return d->info.bytes < DISK_BYTES_MIN ? -EINVAL : 0;
+}
+
+static int disk_file_open(struct disk *d, const char *path, const struct disk_opts *opts)
+{
+	struct stat st;
+	bool fresh = false, created = false;
+	int rc;
+
+	if (opts->create_bytes != 0 && opts->create_bytes < DISK_BYTES_MIN)
+		return -EINVAL;
+	if (stat(path, &st) == 0 && S_ISBLK(st.st_mode))
+		d->fd = disk_open_flags(path, O_EXCL);
+	else
+		d->fd = disk_open_flags(path, 0);
+	if (d->fd < 0 && errno == ENOENT && opts->create_bytes != 0) {
+		d->fd = disk_open_flags(path, O_CREAT);
+		created = d->fd >= 0;
+	}
+	if (d->fd < 0)
+		return disk_open_errno(errno);
+	rc = disk_file_look(d, opts, &fresh);
+	if (rc != 0) {
+		if (fresh)
+			(void)ftruncate(d->fd, 0);
+		if (fresh && created)
+			unlink(path);
+		close(d->fd);
+	}
+	return rc;
+}
+
+static int disk_memory_open(struct disk *d, const struct disk_opts *opts)
+{
+	void *at;
+
+	d->info.bytes = opts->create_bytes & ~(uint64_t)(DISK_ALIGN - 1);
+	d->info.align_bytes = DISK_ALIGN;
+	d->info.memory = true;
+	d->fd = -1;
+	if (d->info.bytes < DISK_BYTES_MIN)
+		return -EINVAL;
+	at = mmap(NULL, d->info.bytes, PROT_READ | PROT_WRITE,
+		  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (at == MAP_FAILED)
+		return -ENOMEM;
+	(void)madvise(at, d->info.bytes, MADV_HUGEPAGE);
+	d->memory = at;
+	return 0;
+}
+
+int disk_open(struct loop *loop, const char *path, const struct disk_opts *opts, struct disk **out)
+{
+	struct disk *d;
+	int rc;
+
+	OBJ_CHECK(loop, RING_LOOP_MAGIC);
+	loop_must_own(loop);
+	if (strlen(path) >= sizeof(d->info.path))
+		return -EINVAL;
+	d = calloc(1, sizeof(*d));
+	if (d == NULL)
+		return -ENOMEM;
+	OBJ_INIT(d, RING_DISK_MAGIC);
+	d->loop = loop;
+	memcpy(d->info.path, path, strlen(path) + 1);
+	rc = opts->memory ? disk_memory_open(d, opts) : disk_file_open(d, path, opts);
+	if (rc != 0) {
+		free(d);
+		return rc;
+	}
+	loop->disks++;
+	*out = d;
+	return 0;
+}
+
+void disk_close(struct disk **disk)
+{
+	struct disk *d;
+
+	OBJ_TAKE(d, disk, RING_DISK_MAGIC);
+	loop_must_own(d->loop);
+	must(d->flying == 0);
+	if (d->memory != NULL)
+		munmap(d->memory, d->info.bytes);
+	else
+		close(d->fd);           /* gives the lock back */
+	must(d->loop->disks > 0);
+	d->loop->disks--;
+	d->magic = 0;
+	free(d);
+}
+
+const struct disk_info *disk_info(const struct disk *disk)
+{
+	OBJ_CHECK(disk, RING_DISK_MAGIC);
+	return &disk->info;
+}
+
+const struct disk_counts *disk_counts(const struct disk *disk)
+{
+	OBJ_CHECK(disk, RING_DISK_MAGIC);
+	return &disk->counts;
+}
+
+/* ---- transfers ---- */
+
+static void disk_check(const struct disk *d, const struct disk_io *io, bool buffers)
+{
+	uint64_t mask = d->info.align_bytes - 1;
+
+	must((io->offset_bytes & mask) == 0 && (io->bytes & mask) == 0 && io->bytes > 0);
+	must(io->bytes <= d->info.bytes && io->offset_bytes <= d->info.bytes - io->bytes);
+	if (!buffers)
+		return;
+	must(io->iov_count >= 1 && io->iov_count <= 1024);
+	must(iov_bytes(io->iov, io->iov_count) == io->bytes);
+	for (unsigned i = 0; i < io->iov_count; i++)
+		must((((uintptr_t)io->iov[i].iov_base | io->iov[i].iov_len) & mask) == 0);
+}
+
+static void disk_count(struct disk *d, enum disk_kind kind, uint64_t bytes, int rc)
+{
+	if (rc != 0) {
+		d->counts.errors++;
+		return;
+	}
+	switch (kind) {
+	case DISK_READ:
+		d->counts.reads++;
+		d->counts.read_bytes += bytes;
+		break;
+	case DISK_WRITE:
+		d->counts.writes++;
+		d->counts.write_bytes += bytes;
+		break;
+	case DISK_FLUSH:
+		d->counts.flushes++;
+		break;
+	case DISK_DISCARD:
+		d->counts.discards++;
+		break;
+	}
+}
+
+/* Hands the rest of a transfer to the ring. */
+static void disk_submit(struct disk *d, struct disk_io *io)
+{
+	struct io_uring_sqe *sqe = ring_sqe(d->loop);
+	struct disk_lease *lease = lease_of(io);
+	bool write = io->op.scratch[0] == DISK_WRITE;
+	uint64_t at_bytes = io->offset_bytes + lease->done;
+
+	if (lease->done == 0 && io->iov_count > 1) {
+		if (write)
+			io_uring_prep_writev(sqe, d->fd, io->iov, io->iov_count, at_bytes);
+		else
+			io_uring_prep_readv(sqe, d->fd, io->iov, io->iov_count, at_bytes);
+	} else {
+		uint8_t *base = NULL;
+		size_t piece = iov_at_piece(&lease->at, &base);
+		unsigned bytes = (unsigned)bytes_min(piece, GiB);
+
+		must(bytes > 0);
+		if (write)
+			io_uring_prep_write(sqe, d->fd, base, bytes, at_bytes);
+		else
+			io_uring_prep_read(sqe, d->fd, base, bytes, at_bytes);
+	}
+	ring_tag_set(sqe, io, RING_DISK);
+}
+
+static void disk_end(struct disk *d, struct disk_io *io, int rc)
+{
+	must(d->flying > 0 && rc <= 0);
+	d->flying--;
+	disk_count(d, (enum disk_kind)io->op.scratch[0], io->bytes, rc);
+	ring_op_ready(d->loop, &io->op, rc);
+}
+
+void ring_disk_reap(struct loop *l, struct disk_io *io, int res)
+{
+	struct disk *d = io->op.owner;
+	struct disk_lease *lease = lease_of(io);
+	enum disk_kind kind = (enum disk_kind)io->op.scratch[0];
+
+	OBJ_CHECK(d, RING_DISK_MAGIC);
+	must(d->loop == l);
+	if (res == -EAGAIN || res == -EINTR) {
+		must(kind == DISK_READ || kind == DISK_WRITE);
+		disk_submit(d, io);
+		return;
+	}
+	if (kind == DISK_DISCARD && res == -EOPNOTSUPP)
+		res = 0;                        /* a hint the drive does not take */
+	if (res < 0) {
+		disk_end(d, io, disk_errno(-res));
+		return;
+	}
+	if (kind == DISK_FLUSH || kind == DISK_DISCARD) {
+		disk_end(d, io, 0);
+		return;
+	}
+	if (res == 0) {
+		disk_end(d, io, -EIO);          /* a short transfer that does not go on */
+		return;
+	}
+	must((uint64_t)res <= io->bytes - lease->done);
+	lease->done += (uint64_t)res;
+	iov_at_skip(&lease->at, (size_t)res);
+	if (lease->done == io->bytes)
+		disk_end(d, io, 0);
+	else if ((uint64_t)res % d->info.align_bytes != 0)
+		disk_end(d, io, -EIO);
+	else
+		disk_submit(d, io);
+}
+
+static void disk_begin(struct disk *d, struct disk_io *io, enum disk_kind kind)
+{
+	OBJ_CHECK(d, RING_DISK_MAGIC);
+	ring_op_begin(d->loop, &io->op, d);
+	io->op.scratch[0] = kind;
+	*lease_of(io) = (struct disk_lease){.at = iov_at_start(io->iov, io->iov_count)};
+	d->flying++;
+}
+
+static void memory_copy(struct disk *d, const struct disk_io *io, bool write)
+{
+	struct iov_at at = iov_at_start(io->iov, io->iov_count);
+
+	if (write)
+		iov_at_take(&at, d->memory + io->offset_bytes, io->bytes);
+	else
+		iov_at_put(&at, d->memory + io->offset_bytes, io->bytes);
+}
+
+static void disk_transfer(struct disk *d, struct disk_io *io, enum disk_kind kind)
+{
+	disk_begin(d, io, kind);
+	disk_check(d, io, true);
+	if (d->memory == NULL) {
+		disk_submit(d, io);
+		return;
+	}
+	memory_copy(d, io, kind == DISK_WRITE);
+	disk_end(d, io, 0);
+}
+
+void disk_read(struct disk *disk, struct disk_io *io)
+{
+	disk_transfer(disk, io, DISK_READ);
+}
+
+void disk_write(struct disk *disk, struct disk_io *io)
+{
+	disk_transfer(disk, io, DISK_WRITE);
+}
+
+void disk_flush(struct disk *disk, struct disk_io *io)
+{
+	struct io_uring_sqe *sqe;
+
+	disk_begin(disk, io, DISK_FLUSH);
+	if (disk->memory != NULL) {
+		disk_end(disk, io, 0);
+		return;
+	}
+	sqe = ring_sqe(disk->loop);
+	io_uring_prep_fsync(sqe, disk->fd, IORING_FSYNC_DATASYNC);
+	ring_tag_set(sqe, io, RING_DISK);
+}
+
+void disk_discard(struct disk *disk, struct disk_io *io)
+{
+	struct io_uring_sqe *sqe;
+
+	disk_begin(disk, io, DISK_DISCARD);
+	disk_check(disk, io, false);
+	if (disk->memory != NULL) {
+		if (madvise(disk->memory + io->offset_bytes, io->bytes, MADV_DONTNEED) != 0)
+			memset(disk->memory + io->offset_bytes, 0, io->bytes);
+		disk_end(disk, io, 0);
+		return;
+	}
+	sqe = ring_sqe(disk->loop);
+	io_uring_prep_fallocate(sqe, disk->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+				(off_t)io->offset_bytes, (off_t)io->bytes);
+	ring_tag_set(sqe, io, RING_DISK);
+}
+
+/* ---- the blocking calls ---- */
+
+static int disk_now(struct disk *d, uint8_t *at, uint64_t bytes, uint64_t offset_bytes,
+		    enum disk_kind kind)
+{
+	struct iovec iov = {at, bytes};
+	struct disk_io io = {.iov = &iov, .iov_count = 1, .bytes = bytes, .offset_bytes = offset_bytes};
+	uint64_t done = 0;
+	int rc = 0;
+
+	OBJ_CHECK(d, RING_DISK_MAGIC);
+	loop_must_own(d->loop);
+	disk_check(d, &io, true);
+	if (d->memory != NULL)
+		memory_copy(d, &io, kind == DISK_WRITE);
+	while (d->memory == NULL && rc == 0 && done < bytes) {
+		size_t step = (size_t)bytes_min(bytes - done, GiB);
+		ssize_t n = kind == DISK_WRITE ?
+			pwrite(d->fd, at + done, step, (off_t)(offset_bytes + done)) :
+			pread(d->fd, at + done, step, (off_t)(offset_bytes + done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			rc = disk_errno(errno);
+		else if (n == 0 || (uint64_t)n % d->info.align_bytes != 0)
+			rc = -EIO;
+		else
+			done += (uint64_t)n;
+	}
+	disk_count(d, kind, bytes, rc);
+	return rc;
+}
+
+int disk_read_now(struct disk *disk, void *into, uint64_t bytes, uint64_t offset_bytes)
+{
+	return disk_now(disk, into, bytes, offset_bytes, DISK_READ);
+}
+
+int disk_write_now(struct disk *disk, const void *from, uint64_t bytes, uint64_t offset_bytes)
+{
+	return disk_now(disk, (uint8_t *)(uintptr_t)from, bytes, offset_bytes, DISK_WRITE);
+}
+
+int disk_flush_now(struct disk *disk)
+{
+	int rc = 0;
+
+	OBJ_CHECK(disk, RING_DISK_MAGIC);
+	loop_must_own(disk->loop);
+	if (disk->memory == NULL && fdatasync(disk->fd) != 0)
+		rc = disk_errno(errno);
+	disk_count(disk, DISK_FLUSH, 0, rc);
+	return rc;
+}
