@@ -37,7 +37,9 @@ def die_with_parent():
 
 
 class Guest:
-    def __init__(self, folder, processors=2):
+    def __init__(self, folder, processors=2, forward=None):
+        """forward=(port, guest_port): a port of the host's loopback leads to one of the guest."""
+        rule = f",hostfwd=tcp:127.0.0.1:{forward[0]}-:{forward[1]}" if forward else ""
         self.serial_kept = os.path.join(folder, "serial.log")
         self.serial = os.path.join(folder, f"serial-{os.getpid()}.log")
         self.steps, self.inbox = 0, b""
@@ -50,7 +52,7 @@ class Guest:
              "-initrd", os.path.join(folder, "initramfs"),
              "-append", "console=ttyS0 panic=-1 loglevel=6 mitigations=off",
              "-serial", f"file:{self.serial}",
-             "-netdev", "user,id=net0", "-device", "virtio-net-pci,netdev=net0,romfile=",
+             "-netdev", f"user,id=net0{rule}", "-device", "virtio-net-pci,netdev=net0,romfile=",
              "-chardev", f"socket,id=agent,fd={far.fileno()}",
              "-device", "virtio-serial-pci",
              "-device", "virtserialport,chardev=agent,name=kvof.agent"],

@@ -31,6 +31,7 @@ HOSTID = "6b766f66-0000-4000-8000-000000000001"
 OTHER_HOSTNQN = "nqn.2014-08.org.nvmexpress:uuid:6b766f66-0000-4000-8000-000000000002"
 OTHER_HOSTID = "6b766f66-0000-4000-8000-000000000002"
 NQN = "nqn.2026-11.io.kvof:guest"
+SELF_NQN = "nqn.2026-11.io.kvof:self"
 READY_SECONDS = 30
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -57,7 +58,7 @@ echo -n /dev/nullb1 >namespaces/1/device_path
 echo 1 >namespaces/1/enable
 mkdir $c/nvmet/ports/1
 cd $c/nvmet/ports/1
-echo tcp >addr_trtype; echo ipv4 >addr_adrfam; echo 127.0.0.1 >addr_traddr; echo 4420 >addr_trsvcid
+echo tcp >addr_trtype; echo ipv4 >addr_adrfam; echo 0.0.0.0 >addr_traddr; echo 4420 >addr_trsvcid
 ln -s $c/nvmet/subsystems/nqn.2026-11.io.kvof:self subsystems/
 """
 
@@ -231,8 +232,9 @@ class Namespace:
 
 
 class Judge:
-    def __init__(self, guest, tap, kvof, folder):
+    def __init__(self, guest, tap, kvof, folder, forwarded):
         self.guest, self.tap, self.kvof, self.folder = guest, tap, kvof, folder
+        self.forwarded = forwarded  # port of the loopback that leads to the guest's own target
 
     def step(self, name, script, *patterns, seconds=30, status=0):
         """A check: a script of the guest ends with `status` and its output has every pattern."""
@@ -249,11 +251,11 @@ class Judge:
         at = "-t tcp -a 127.0.0.1 -s 4420"
         self.tap.check("guest itself: the kernel's own target listens", status == 0, output)
         self.step("guest itself: nvme discover lists that target", f"nvme discover {at}",
-                  r"subnqn: +nqn.2026-11.io.kvof:self$")
+                  rf"subnqn: +{SELF_NQN}$")
         for name, flags in (("without digests", ""), ("with digests", "-g -G")):
             self.step(f"guest itself: connect {name}, write, read, disconnect", WAIT_FOR + f"""
                 set -e
-                nvme connect {at} -n nqn.2026-11.io.kvof:self {flags}
+                nvme connect {at} -n {SELF_NQN} {flags}
                 wait_for '[ -b /dev/nvme0n1 ] && [ -c /dev/ng0n1 ]'
                 nvme id-ctrl /dev/nvme0
                 head -c 102400 /dev/urandom >/tmp/a
@@ -263,13 +265,13 @@ class Judge:
                 nvme io-passthru /dev/ng0n1 -o 2 -n 1 -r -l 512 --cdw10=1 -b >/tmp/c
                 dd if=/tmp/a of=/tmp/b bs=512 skip=1 count=1 2>/dev/null
                 cmp /tmp/b /tmp/c
-                nvme disconnect -n nqn.2026-11.io.kvof:self
+                nvme disconnect -n {SELF_NQN}
                 """, r"^mn +: Linux", "disconnected 1 controller")
         # The block Write has the opcode of Store and Read that of Retrieve: CDW10 is then a block
         # number, and CDW11 its upper half, so the helper's own plumbing can be tried on it.
         self.step("guest itself: the helper's ioctl and io_uring reach the kernel", WAIT_FOR + f"""
             set -e
-            nvme connect {at} -n nqn.2026-11.io.kvof:self
+            nvme connect {at} -n {SELF_NQN}
             wait_for '[ -c /dev/ng0n1 ]'
             head -c 512 /dev/urandom >/tmp/a
             passthru /dev/ng0n1 1 store - --size 512 --cdw10 8 --file /tmp/a
@@ -277,8 +279,22 @@ class Judge:
             passthru /dev/ng0n1 1 exist - --key-bytes 1 --ring 5 || true
             dd if=/dev/nvme0n1 of=/tmp/b bs=512 skip=8 count=1 iflag=direct 2>/dev/null
             cmp /tmp/a /tmp/b
-            nvme disconnect -n nqn.2026-11.io.kvof:self
+            nvme disconnect -n {SELF_NQN}
             """, r"\A(.*\n)*status=0x0 result=0\n(status=0x1 result=0\n){6}")
+
+    def kernel_target(self):
+        """Our host against the kernel's target: it knows no KV, but fabrics as well as any."""
+        uri = f"tcp://127.0.0.1:{self.forwarded}"
+        status, out, err = program([self.kvof, "discover", uri])
+        self.tap.check("kernel target: kvof discover lists its subsystem",
+                       status == 0 and SELF_NQN.encode() in out,
+                       f"exit status {status}\n{out.decode(errors='replace')}\n{err}")
+        # Only a host that got through Connect, enabling and Identify can know that.
+        status, out, err = program([self.kvof, "exists", f"{uri}/{SELF_NQN}", "text:a"])
+        self.tap.check("kernel target: kvof exists says in one line that nothing there is KV",
+                       status == 3 and len(err.splitlines()) == 1 and not out and
+                       re.search(r"key.?value|\bKV\b|namespace", err, re.I),
+                       f"exit status {status}, 3 wanted\n{out.decode(errors='replace')}\n{err}")
 
     # ---- connecting ----------------------------------------------------------------------------
 
@@ -727,6 +743,13 @@ class Judge:
             self.discovery(array)
             self.round("no digests", array, "", True)
             self.round("digests", array, "-g -G", False)
+            for name, flags in (("header digest", "-g"), ("data digest", "-G")):
+                if ns := self.connect(name, array, flags):
+                    why = ns.round_trip(b"one digest", 5001) or ns.round_trip(b"one digest", 100001)
+                    self.tap.check(f"{name}: values of 5001 and 100001 bytes come back",
+                                   not why, why)
+                    self.quiet(name)
+                    self.disconnect(name)
             array = self.restart(array, options)
             self.silence(array)
         finally:
@@ -775,13 +798,15 @@ def main():
     work = tempfile.mkdtemp(prefix="kvof-guest-")
     started = time.monotonic()
     try:
-        with Guest(folder) as guest:
+        forwarded = free_port()
+        with Guest(folder, forward=(forwarded, 4420)) as guest:
             tap.check("the guest boots", True)
             tap.say(f"Linux {guest.release}, {guest.boot_seconds:.1f} s to boot")
             tap.say(f"console: {guest.serial_kept}")
-            judge = Judge(guest, tap, args.kvof, work)
+            judge = Judge(guest, tap, args.kvof, work, forwarded)
             judge.guest_itself()
             if args.kvof:
+                judge.kernel_target()
                 judge.array_runs()
     except Lost as lost:
         tap.check("the guest answers to the end", False, lost)
