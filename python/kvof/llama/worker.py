@@ -155,7 +155,7 @@ class Worker:
         return own, kernel_read_bytes(self.spec["array_pid"])
 
     def about(self) -> Dict:
-        return {"model": self.identity["model"], "identity": self.identity,
+        return {"model": Path(self.spec["model_path"]).stem, "identity": self.identity,
                 "block_bytes": self.size, "warning": self.warning, "pid": os.getpid(),
                 "stats": self.cache.stats()}
 
