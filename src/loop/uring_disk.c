@@ -100,17 +100,17 @@ static int disk_open_errno(int err)
 	}
 }
 
-static int disk_open_flags(const char *path, int flags)
+static int disk_open_flags(const char *path, int flags, bool *direct)
 {
 	int fd = open(path, flags | O_RDWR | O_DIRECT | O_CLOEXEC | O_NONBLOCK, 0600);
 
+	*direct = true;
 	if (fd >= 0 || errno != EINVAL)
 		return fd;
+	*direct = false;
 	fd = open(path, (flags & ~(O_CREAT | O_EXCL)) | O_RDWR | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0 && (flags & O_CREAT))
 		fd = open(path, flags | O_RDWR | O_CLOEXEC | O_NONBLOCK, 0600);
-	if (fd >= 0)
-		log_warn("drive %s: the file system has no O_DIRECT; the page cache is in between", path);
 	return fd;
 }
 
@@ -185,17 +185,17 @@ static int disk_file_look(struct disk *d, const struct disk_opts *opts, bool *fr
 static int disk_file_open(struct disk *d, const char *path, const struct disk_opts *opts)
 {
 	struct stat st;
-	bool fresh = false, created = false;
+	bool fresh = false, created = false, direct;
 	int rc;
 
 	if (opts->create_bytes != 0 && opts->create_bytes < DISK_BYTES_MIN)
 		return -EINVAL;
 	if (stat(path, &st) == 0 && S_ISBLK(st.st_mode))
-		d->fd = disk_open_flags(path, O_EXCL);
+		d->fd = disk_open_flags(path, O_EXCL, &direct);
 	else
-		d->fd = disk_open_flags(path, 0);
+		d->fd = disk_open_flags(path, 0, &direct);
 	if (d->fd < 0 && errno == ENOENT && opts->create_bytes != 0) {
-		d->fd = disk_open_flags(path, O_CREAT);
+		d->fd = disk_open_flags(path, O_CREAT, &direct);
 		created = d->fd >= 0;
 	}
 	if (d->fd < 0)
@@ -207,6 +207,8 @@ static int disk_file_open(struct disk *d, const char *path, const struct disk_op
 		if (fresh && created)
 			unlink(path);
 		close(d->fd);
+	} else if (!direct) {
+		log_warn("drive %s: the file system has no O_DIRECT; the page cache is in between", path);
 	}
 	return rc;
 }

@@ -1,0 +1,667 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What only the ring of a real kernel has: threads, raw peers, files, descriptors, a refusing kernel. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <dirent.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/must.h"
+#include "base/prng.h"
+#include "kt.h"
+#include "loop/disk.h"
+#include "loop/loop.h"
+#include "loop/sock.h"
+
+#define WAIT_NS (10 * NS_PER_S)
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define COUNT_MALLOC 1
+#endif
+#ifdef __has_feature
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#undef COUNT_MALLOC
+#endif
+#endif
+
+static unsigned long mallocs;           /* calls of the allocator, where they can be counted */
+
+#ifdef COUNT_MALLOC
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t bytes);
+void *malloc(size_t bytes)
+{
+	__atomic_add_fetch(&mallocs, 1, __ATOMIC_RELAXED);
+	return __libc_malloc(bytes);
+}
+void *calloc(size_t count, size_t bytes)
+{
+	__atomic_add_fetch(&mallocs, 1, __ATOMIC_RELAXED);
+	return __libc_calloc(count, bytes);
+}
+#endif
+
+struct sio { struct sock_io io; struct iovec iov[128]; unsigned calls; int res; };
+struct dial { struct sock_connect c; unsigned calls; int res; };
+struct simple { struct loop_op op; unsigned calls; int res; };
+
+static void sio_done(struct loop_op *op, int res)
+{
+	struct sio *x = container_of(op, struct sio, io.op);
+
+	x->calls++;
+	x->res = res;
+}
+
+static void dial_done(struct loop_op *op, int res)
+{
+	struct dial *x = container_of(op, struct dial, c.op);
+
+	x->calls++;
+	x->res = res;
+}
+
+static void simple_done(struct loop_op *op, int res)
+{
+	struct simple *x = container_of(op, struct simple, op);
+
+	x->calls++;
+	x->res = res;
+}
+
+static struct loop *open_loop(void)
+{
+	struct loop *l = NULL;
+
+	expect_int(loop_open(&(struct loop_opts){.name = "test"}, &l), 0);
+	return l;
+}
+
+static int wait_for(struct loop *l, const unsigned *calls, const int *res)
+{
+	while (*calls == 0)
+		if (loop_turn(l, WAIT_NS) == 0)
+			fail_msg("nothing happened");
+	expect_int(*calls, 1);
+	return *res;
+}
+
+/* A plain listening socket: the other side of the stream is not ours. */
+static int raw_listen(uint16_t *port, int backlog, int rcvbuf)
+{
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t length = sizeof(at);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	expect(fd >= 0);
+	if (rcvbuf > 0)
+		setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &rcvbuf, sizeof(rcvbuf));
+	expect_int(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+	expect_int(listen(fd, backlog), 0);
+	expect_int(getsockname(fd, (struct sockaddr *)&at, &length), 0);
+	*port = ntohs(at.sin_port);
+	return fd;
+}
+
+/* A sock of ours and a plain descriptor, connected. */
+static struct sock *raw_pair(struct loop *l, int *peer, int rcvbuf)
+{
+	struct dial x = {.c = {.op.done = dial_done, .addr = {.host = "127.0.0.1"}}};
+	int lis = raw_listen(&x.c.addr.port, 8, rcvbuf);
+
+	sock_connect(l, &x.c);
+	expect_int(wait_for(l, &x.calls, &x.res), 0);
+	*peer = accept(lis, NULL, NULL);
+	expect(*peer >= 0);
+	close(lis);
+	return x.c.sock;
+}
+
+static void sio_set(struct sio *x, uint8_t *at, uint64_t bytes, unsigned pieces)
+{
+	*x = (struct sio){.io = {.op.done = sio_done, .iov_count = pieces, .bytes = bytes, .all = true}};
+	x->io.iov = x->iov;
+	for (unsigned i = 0; i < pieces; i++) {
+		uint64_t from = bytes * i / pieces, to = bytes * (i + 1) / pieces;
+
+		x->iov[i] = (struct iovec){at + from, to - from};
+	}
+}
+
+static unsigned fd_count(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	unsigned n = 0;
+
+	expect(d != NULL);
+	while (readdir(d) != NULL)
+		n++;
+	closedir(d);
+	return n;
+}
+
+/* ---- threads ---- */
+
+enum { SENDERS = 2, NOTES = 20000 };
+struct note { struct msg msg; unsigned sender, number; };
+struct sender { pthread_t thread; struct loop *to; unsigned index; struct note *notes; };
+
+static unsigned next_number[SENDERS], notes_left;
+static bool order_kept;
+
+static void note_run(struct loop *here, struct msg *m)
+{
+	struct note *n = container_of(m, struct note, msg);
+
+	order_kept &= n->number == next_number[n->sender]++;
+	if (--notes_left == 0)
+		loop_stop(here);
+}
+
+static void *sender_main(void *arg)
+{
+	struct sender *s = arg;
+
+	expect(!loop_here(s->to));
+	for (unsigned i = 0; i < NOTES; i++) {
+		s->notes[i] = (struct note){.msg.run = note_run, .sender = s->index, .number = i};
+		loop_post(s->to, &s->notes[i].msg);
+		if (i % 64 == 0)
+			sched_yield();          /* let the receiver fall asleep now and then */
+	}
+	return NULL;
+}
+
+TEST(messages_of_many_threads_all_arrive_each_in_its_order)
+{
+	static struct sender s[SENDERS];
+	struct loop *l = open_loop();
+
+	order_kept = true;
+	notes_left = SENDERS * NOTES;
+	memset(next_number, 0, sizeof(next_number));
+	for (unsigned i = 0; i < SENDERS; i++) {
+		s[i] = (struct sender){.to = l, .index = i, .notes = calloc(NOTES, sizeof(struct note))};
+		expect_int(pthread_create(&s[i].thread, NULL, sender_main, &s[i]), 0);
+	}
+	expect_int(loop_run(l), 0);
+	for (unsigned i = 0; i < SENDERS; i++) {
+		pthread_join(s[i].thread, NULL);
+		expect_int(next_number[i], NOTES);
+		free(s[i].notes);
+	}
+	expect(order_kept);
+	loop_close(&l);
+}
+
+struct ball { struct msg msg; struct loop *side[2]; unsigned at, left; };
+
+static void stop_run(struct loop *here, struct msg *m)
+{
+	loop_stop(here);
+}
+
+static struct msg stop_msg = {.run = stop_run};
+
+static void ball_run(struct loop *here, struct msg *m)
+{
+	struct ball *b = container_of(m, struct ball, msg);
+
+	must(loop_here(here) && here == b->side[b->at]);
+	if (--b->left == 0) {
+		loop_post(b->side[1 - b->at], &stop_msg);
+		loop_stop(here);
+		return;
+	}
+	b->at = 1 - b->at;
+	loop_post(b->side[b->at], &b->msg);
+}
+
+static void *run_main(void *arg)
+{
+	loop_run(arg);
+	return NULL;
+}
+
+TEST(two_loops_wake_each_other_thousands_of_times)
+{
+	struct ball b = {.msg.run = ball_run, .side = {open_loop(), open_loop()}, .left = 5001};
+	pthread_t other;
+
+	loop_post(b.side[0], &b.msg);
+	expect_int(pthread_create(&other, NULL, run_main, b.side[1]), 0);
+	loop_run(b.side[0]);
+	pthread_join(other, NULL);
+	expect_int(b.left, 0);
+	loop_close(&b.side[0]);
+	loop_close(&b.side[1]);
+}
+
+static struct sock *taken;
+
+static void take(void *arg, struct sock *sock)
+{
+	taken = sock;
+	if (arg != NULL)
+		loop_stop(arg);
+}
+
+TEST(a_loop_moves_to_another_thread_with_its_listener)
+{
+	struct loop *l = open_loop();
+	struct sock_listener *lis = NULL;
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	pthread_t other;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	taken = NULL;
+	expect_int(sock_listen(l, &(struct sock_addr){.host = "127.0.0.1"}, take, l, &lis), 0);
+	expect_int(loop_turn(l, 0), 0);         /* the ring is this thread's now */
+	expect_int(pthread_create(&other, NULL, run_main, l), 0);
+	to.sin_port = htons(sock_listener_port(lis));
+	expect_int(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+	pthread_join(other, NULL);
+	expect(taken != NULL && !loop_here(l));
+	expect_int(loop_turn(l, 0), 0);         /* and back */
+	expect(loop_here(l));
+	sock_close(&taken);
+	sock_listener_close(&lis);
+	close(fd);
+	loop_close(&l);
+}
+
+/* ---- raw peers ---- */
+
+struct reader { pthread_t thread; int fd; uint8_t *into; size_t bytes; };
+
+static void *slow_reader(void *arg)
+{
+	struct reader *r = arg;
+	struct prng p = prng_of(1);
+	size_t got = 0;
+
+	while (got < r->bytes) {
+		ssize_t n = read(r->fd, r->into + got, 1 + prng_below(&p, bytes_min(r->bytes - got, 50000)));
+
+		if (n <= 0)
+			break;
+		got += (size_t)n;
+	}
+	return NULL;
+}
+
+TEST(a_send_in_a_hundred_pieces_to_a_slow_reader_arrives_whole)
+{
+	enum { BYTES = 3 * 1024 * 1024 };
+	struct loop *l = open_loop();
+	struct reader r = {.bytes = 2 * BYTES};
+	uint8_t *from = malloc(BYTES);
+	struct sio x[2];
+	struct sock *s = raw_pair(l, &r.fd, 4096);
+	struct prng p = prng_of(9);
+
+	r.into = malloc(2 * BYTES);
+	prng_fill(&p, from, BYTES);
+	memset(r.into, 0, 2 * BYTES);
+	expect_int(pthread_create(&r.thread, NULL, slow_reader, &r), 0);
+	for (int i = 0; i < 2; i++) {
+		sio_set(&x[i], from, BYTES, 100);
+		sock_send(s, &x[i].io);
+	}
+	for (int i = 0; i < 2; i++)
+		expect_int(wait_for(l, &x[i].calls, &x[i].res), 0);
+	pthread_join(r.thread, NULL);
+	expect_mem(r.into, from, BYTES);
+	expect_mem(r.into + BYTES, from, BYTES);
+	sock_close(&s);
+	close(r.fd);
+	free(from);
+	free(r.into);
+	loop_close(&l);
+}
+
+TEST(a_receive_of_all_spans_many_segments_and_pieces)
+{
+	enum { BYTES = 10000 };
+	struct loop *l = open_loop();
+	uint8_t from[BYTES], to[BYTES];
+	struct sio x;
+	int peer;
+	struct sock *s = raw_pair(l, &peer, 0);
+	unsigned sent = 0;
+
+	kt_noise(from, BYTES);
+	memset(to, 0, BYTES);
+	sio_set(&x, to, BYTES, 100);
+	sock_recv(s, &x.io);
+	while (sent < BYTES) {
+		unsigned step = sent % 7 == 0 ? 1 : BYTES - sent < 333 ? BYTES - sent : 333;
+
+		expect_int(write(peer, from + sent, step), step);
+		sent += step;
+		if (sent < BYTES) {
+			loop_turn(l, 0);
+			expect_int(x.calls, 0);
+		}
+	}
+	expect_int(wait_for(l, &x.calls, &x.res), BYTES);
+	expect_mem(to, from, BYTES);
+	sock_close(&s);
+	close(peer);
+	loop_close(&l);
+}
+
+TEST(after_a_cancel_no_byte_is_written)
+{
+	struct loop *l = open_loop();
+	uint8_t to[64], noise[64];
+	struct sio x;
+	int peer;
+	struct sock *s = raw_pair(l, &peer, 0);
+
+	kt_noise(to, 64);
+	kt_noise(noise, 64);
+	sio_set(&x, to, 64, 1);
+	sock_recv(s, &x.io);
+	loop_turn(l, 0);
+	sock_close(&s);
+	expect_int(wait_for(l, &x.calls, &x.res), -ECANCELED);
+	(void)!send(peer, "hello", 5, MSG_NOSIGNAL);
+	loop_turn(l, NS_PER_MS);
+	expect_mem(to, noise, 64);
+	close(peer);
+	loop_close(&l);
+}
+
+TEST(a_reset_by_the_peer_comes_after_the_bytes_before_it)
+{
+	struct linger hard = {.l_onoff = 1};
+	struct loop *l = open_loop();
+	uint8_t to[64], from[5] = "hello";
+	struct sio x;
+	int peer;
+	struct sock *s = raw_pair(l, &peer, 0);
+
+	expect_int(write(peer, from, 5), 5);
+	setsockopt(peer, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
+	close(peer);
+	sio_set(&x, to, 5, 1);
+	sock_recv(s, &x.io);
+	expect_int(wait_for(l, &x.calls, &x.res), 5);
+	expect_mem(to, from, 5);
+	for (int i = 0; i < 2; i++) {
+		sio_set(&x, to, 64, 1);
+		sock_recv(s, &x.io);
+		expect_int(wait_for(l, &x.calls, &x.res), -ECONNRESET);
+	}
+	sio_set(&x, to, 64, 1);
+	sock_send(s, &x.io);
+	expect_int(wait_for(l, &x.calls, &x.res), -ECONNRESET);
+	sock_close(&s);
+	loop_close(&l);
+}
+
+TEST(a_connect_nobody_answers_ends_at_its_deadline)
+{
+	struct loop *l = open_loop();
+	struct dial x[8];
+	unsigned late = 0;
+	uint16_t port;
+	int lis = raw_listen(&port, 0, 0);      /* room for one; the kernel drops the others' SYN */
+
+	for (int i = 0; i < 8; i++) {
+		x[i] = (struct dial){.c = {.op.done = dial_done, .addr = {"127.0.0.1", port}}};
+		x[i].c.deadline_ns = loop_now_ns(l) + 50 * NS_PER_MS;
+		sock_connect(l, &x[i].c);
+	}
+	for (int i = 0; i < 8; i++) {
+		int res = wait_for(l, &x[i].calls, &x[i].res);
+
+		expect(res == 0 || res == -ETIMEDOUT);
+		late += res == -ETIMEDOUT;
+		if (res == 0)
+			sock_close(&x[i].c.sock);
+		else
+			expect(x[i].c.sock == NULL && loop_now_ns(l) >= x[i].c.deadline_ns);
+	}
+	expect(late >= 4);
+	close(lis);
+	loop_close(&l);
+}
+
+TEST(an_address_that_is_none_is_einval)
+{
+	struct loop *l = open_loop();
+	struct dial x = {.c = {.op.done = dial_done, .addr = {.host = "localhost.", .port = 1}}};
+
+	sock_connect(l, &x.c);
+	expect_int(wait_for(l, &x.calls, &x.res), -EINVAL);
+	loop_close(&l);
+}
+
+TEST(ipv6_streams_work_and_name_their_peer)
+{
+	struct loop *l = open_loop();
+	struct sock_listener *lis = NULL;
+	struct dial x = {.c = {.op.done = dial_done, .addr = {.host = "::1"}}};
+
+	taken = NULL;
+	if (sock_listen(l, &(struct sock_addr){.host = "::1"}, take, NULL, &lis) != 0) {
+		loop_close(&l);
+		skip_because("no IPv6 on loopback");
+	}
+	x.c.addr.port = sock_listener_port(lis);
+	sock_connect(l, &x.c);
+	expect_int(wait_for(l, &x.calls, &x.res), 0);
+	while (taken == NULL)
+		expect(loop_turn(l, WAIT_NS) > 0);
+	expect(strncmp(sock_peer(taken), "[::1]:", 6) == 0);
+	sock_close(&taken);
+	sock_close(&x.c.sock);
+	sock_listener_close(&lis);
+	loop_close(&l);
+}
+
+/* ---- descriptors and memory ---- */
+
+TEST(no_descriptor_is_left_behind)
+{
+	unsigned before = fd_count();
+
+	for (int round = 0; round < 3; round++) {
+		struct loop *l = open_loop();
+		struct sock *s[8];
+		struct sio x[8];
+		uint8_t to[8];
+		int peer[8];
+
+		for (int i = 0; i < 8; i++) {
+			s[i] = raw_pair(l, &peer[i], 0);
+			sio_set(&x[i], to, 8, 1);
+			sock_recv(s[i], &x[i].io);
+		}
+		for (int i = 0; i < 8; i++)
+			sock_close(&s[i]);
+		for (int i = 0; i < 8; i++) {
+			expect_int(wait_for(l, &x[i].calls, &x[i].res), -ECANCELED);
+			close(peer[i]);
+		}
+		loop_close(&l);
+	}
+	expect_int(fd_count(), before);
+}
+
+TEST(the_data_path_allocates_nothing)
+{
+	struct loop *l = open_loop();
+	struct simple soon = {.op.done = simple_done};
+	struct disk *d = NULL;
+	static uint8_t from[100000], to[100000];
+	struct sio out, in;
+	struct dial x = {.c = {.op.done = dial_done, .addr = {.host = "127.0.0.1"}}};
+	struct sock_listener *lis = NULL;
+	struct loop_timer t;
+	unsigned long before;
+
+	taken = NULL;
+	expect_int(disk_open(l, "mem", &(struct disk_opts){.create_bytes = MiB, .memory = true}, &d), 0);
+	expect_int(sock_listen(l, &(struct sock_addr){.host = "127.0.0.1"}, take, NULL, &lis), 0);
+	x.c.addr.port = sock_listener_port(lis);
+	sock_connect(l, &x.c);
+	expect_int(wait_for(l, &x.calls, &x.res), 0);
+	while (taken == NULL)
+		expect(loop_turn(l, WAIT_NS) > 0);
+	before = mallocs;
+	loop_timer_init(&t, (void (*)(struct loop_timer *))abort);
+	for (int i = 0; i < 100; i++) {
+		sio_set(&in, to, sizeof(to), 3);
+		sio_set(&out, from, sizeof(from), 2);
+		sock_recv(taken, &in.io);
+		sock_send(x.c.sock, &out.io);
+		loop_timer_set(l, &t, loop_now_ns(l) + WAIT_NS);
+		expect_int(wait_for(l, &in.calls, &in.res), sizeof(to));
+		expect_int(wait_for(l, &out.calls, &out.res), 0);
+		soon.calls = 0;
+		loop_soon(l, &soon.op, 0);
+		expect_int(wait_for(l, &soon.calls, &soon.res), 0);
+	}
+	expect_int(mallocs, before);
+	loop_timer_cancel(l, &t);
+	sock_close(&taken);
+	sock_close(&x.c.sock);
+	sock_listener_close(&lis);
+	disk_close(&d);
+	loop_close(&l);
+#ifndef COUNT_MALLOC
+	skip_because("a sanitizer owns the allocator");
+#endif
+}
+
+TEST(poll_completes_when_readable_and_can_be_taken_back)
+{
+	struct loop *l = open_loop();
+	int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	struct simple x = {.op.done = simple_done};
+
+	loop_poll(l, fd, &x.op);
+	expect_int(loop_turn(l, NS_PER_MS), 0);
+	expect_int(eventfd_write(fd, 1), 0);
+	expect(wait_for(l, &x.calls, &x.res) >= 0);
+	x = (struct simple){.op.done = simple_done};
+	expect_int(eventfd_read(fd, &(eventfd_t){0}), 0);
+	loop_poll(l, fd, &x.op);
+	expect_int(loop_turn(l, NS_PER_MS), 0);
+	loop_poll_cancel(l, &x.op);
+	expect_int(wait_for(l, &x.calls, &x.res), -ECANCELED);
+	close(fd);
+	loop_close(&l);
+}
+
+/* ---- files ---- */
+
+TEST(what_is_no_drive_is_einval)
+{
+	struct loop *l = open_loop();
+	struct disk *d = NULL;
+
+	expect_int(disk_open(l, "/tmp", &(struct disk_opts){.create_bytes = MiB}, &d), -EINVAL);
+	expect_int(disk_open(l, "/dev/null", &(struct disk_opts){.create_bytes = MiB}, &d), -EINVAL);
+	expect_int(disk_open(l, "/nowhere/at/all", &(struct disk_opts){.create_bytes = MiB}, &d), -ENOENT);
+	expect(d == NULL);
+	loop_close(&l);
+}
+
+TEST(a_file_has_its_blocks_from_the_start_and_never_grows)
+{
+	char path[64];
+	struct loop *l = open_loop();
+	struct disk *d = NULL;
+	struct stat st;
+	void *at = NULL;
+
+	snprintf(path, sizeof(path), "/tmp/kvof-uring-test-%d", (int)getpid());
+	unlink(path);
+	expect_int(posix_memalign(&at, 4096, MiB), 0);
+	memset(at, 1, MiB);
+	expect_int(disk_open(l, path, &(struct disk_opts){.create_bytes = 3 * MiB + 100}, &d), 0);
+	expect_int(disk_info(d)->bytes, 3 * MiB);
+	expect_int(stat(path, &st), 0);
+	expect_int(st.st_size, 3 * MiB);
+	expect((uint64_t)st.st_blocks * 512 >= 3 * MiB);
+	expect_int(disk_write_now(d, at, MiB, 2 * MiB), 0);
+	expect_int(stat(path, &st), 0);
+	expect_int(st.st_size, 3 * MiB);
+	disk_close(&d);
+	unlink(path);
+	free(at);
+	loop_close(&l);
+}
+
+TEST(a_failing_file_system_is_told_as_enospc_and_leaves_no_file)
+{
+	char path[64];
+	struct loop *l = open_loop();
+	struct disk *d = NULL;
+
+	snprintf(path, sizeof(path), "/tmp/kvof-uring-test-%d", (int)getpid());
+	unlink(path);
+	expect_int(disk_open(l, path, &(struct disk_opts){.create_bytes = UINT64_C(1) << 50}, &d), -ENOSPC);
+	expect(d == NULL && access(path, F_OK) != 0);
+	loop_close(&l);
+}
+
+/* ---- a kernel that says no ---- */
+
+static void deny_io_uring(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog prog = {sizeof(code) / sizeof(code[0]), code};
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, 2, &prog) != 0)
+		_exit(77);
+}
+
+TEST(where_the_kernel_denies_the_ring_open_says_so_and_returns_einval)
+{
+	char text[512] = "";
+	int status, out[2];
+	pid_t child;
+
+	expect_int(pipe(out), 0);
+	child = fork();
+	expect(child >= 0);
+	if (child == 0) {
+		struct loop *l = NULL;
+		int rc;
+
+		dup2(out[1], STDERR_FILENO);
+		deny_io_uring();
+		rc = loop_open(&(struct loop_opts){0}, &l);
+		_exit(rc == -EINVAL && l == NULL ? 0 : 1);
+	}
+	close(out[1]);
+	expect(read(out[0], text, sizeof(text) - 1) > 0);
+	close(out[0]);
+	expect_int(waitpid(child, &status, 0), child);
+	if (WEXITSTATUS(status) == 77)
+		skip_because("no seccomp here");
+	expect_int(WEXITSTATUS(status), 0);
+	expect(strstr(text, "kernel") != NULL && strstr(text, "io_uring_disabled") != NULL);
+}
