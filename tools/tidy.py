@@ -41,15 +41,24 @@ def lines_check(path, text):
         yield f"{path}: {len(rows)} lines, {FILE_LINES} allowed"
 
 
+def function_name(rows, brace):
+    """The name in the lines above rows[brace], back to whatever is not part of the head."""
+    head = []
+    for line in reversed(rows[max(0, brace - 8):brace]):
+        if not line.strip() or line.startswith(("#", "}", "/*", " *")) or line.rstrip().endswith((";", "\\")):
+            break
+        head.insert(0, line)
+    hit = re.match(r"[^()]*?(\w+)\s*\(", " ".join(head))
+    return hit[1] if hit else "?"
+
+
 def functions(text):
     """Yields (name, first line, line count, body). A function opens with `{` in column 0."""
     start, name = None, None
     rows = text.split("\n")
     for number, line in enumerate(rows, 1):
         if line == "{" and start is None:
-            head = " ".join(rows[max(0, number - 8):number - 1])
-            hit = re.findall(r"(\w+)\s*\([^;{}]*\)\s*$", head)
-            start, name = number, hit[-1] if hit else "?"
+            start, name = number, function_name(rows, number - 1)
         elif line.startswith("}") and start is not None:
             yield name, start, number - start + 1, "\n".join(rows[start:number - 1])
             start = None
