@@ -1,15 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kvof: the cache an inference engine uses. Values are blocks of KV cache under content keys; tiers
- * are DRAM in this process and arrays over NVMe-oF.
+ * are DRAM in this process and an array over NVMe-oF.
  *
- * Any thread may call; a call posts a message to the cache's own loop and returns. Completions are
- * drained by the engine from one eventfd. No call blocks but open, close and the _wait forms.
+ * Any thread may call; a call posts a message to the cache's own loop and returns. Results are
+ * drained by the engine; one eventfd says when. Only open, close, match and wait block, and each
+ * ends by a stated time.
  *
  * A load delivers exactly the bytes of one completed save of the same identity, or says why not; it
- * never delivers other bytes. Every operation ends by its deadline.
+ * never delivers other bytes as if they were good (a buffer whose load failed holds noise). Every
+ * operation ends by its deadline.
  *
- * Errors are negative errno values; kvof_reason names why a block was not delivered.
+ * Limits (docs/limits.md): KVOF_BATCHES_MAX batches in flight, KVOF_BLOCKS_MAX blocks in flight or
+ * with results not drained yet; more is refused with -EBUSY, never a stall. KVOF_IOV_MAX pieces a
+ * block.
+ *
+ * In a forked child every call answers -ESHUTDOWN at once; close only forgets the handle.
+ *
+ * Errors are negative errno values; enum kvof_reason names why a block was not delivered.
  */
 #ifndef KVOF_CACHE_H
 #define KVOF_CACHE_H
@@ -25,36 +33,40 @@ extern "C" {
 struct kvof_cache;
 
 #define KVOF_ID_BYTES 32
+#define KVOF_BATCHES_MAX 256
+#define KVOF_BLOCKS_MAX 4096
+#define KVOF_IOV_MAX 256
+#define KVOF_FIELDS_MAX 64
 
-/* Identity of one block: the full SHA-256 of docs/formats.md (design D3). Its first 16 bytes
- * make the key. */
+/* Identity of one block: the full SHA-256 of docs/formats.md. Its first 16 bytes are the key. */
 struct kvof_id {
 	uint8_t byte[KVOF_ID_BYTES];
 };
 
-/* One field of the model's identity, e.g. {"weights", "sha256:..."}; both NUL-ended, framed by
- * length. */
+/* One field of the model's identity, e.g. {"weights", "sha256:..."}; NUL-ended, framed by length. */
 struct kvof_field {
 	const char *name;
 	const char *value;
 };
 
+/* Everything is borrowed until kvof_cache_open() returns. 0 or NULL: the default that is named. */
 struct kvof_cache_opts {
 	uint32_t struct_bytes;          /* sizeof(struct kvof_cache_opts): room to grow */
 	const char *target;             /* tcp://ADDR:PORT[/NQN][?nsid=N]; NULL: DRAM only */
-	/* identity of the model, in any order (sorted by name inside) */
-	const struct kvof_field *fields;
-	uint32_t field_count;
-	/* also one of the fields: names the domain list of this model */
-	const char *model_id;
-	uint32_t block_tokens;          /* 0: 256 */
-	uint32_t part_bytes;            /* largest part with its footer; 0: 4 MiB */
+	const struct kvof_field *fields;/* identity of the model, in any order, names unique */
+	uint32_t field_count;           /* at most KVOF_FIELDS_MAX */
+	const char *model_id;           /* required; names the list of this model's domains, and is
+					 * part of the identity as the field "model_id" */
+	uint32_t block_tokens;          /* 256; part of the identity as the field "block_tokens" */
+	uint32_t part_bytes;            /* 4 MiB: largest value stored, its footer included;
+					 * 4 KiB .. 64 MiB */
 	uint64_t dram_bytes;            /* exact cap of the DRAM tier; 0: none */
-	uint64_t deadline_ns;           /* default for operations; 0: 2 s */
-	uint32_t queues, depth;         /* of each array; 0: 4 and 32 */
-	/* 1: refuse to open when another domain of this model differs */
-	uint32_t strict;
+	uint64_t deadline_ns;           /* 2 s: for operations, and for reaching the array at open */
+	uint32_t queues, depth;         /* of the array; 4 and 32 */
+	uint32_t strict;                /* 1: refuse to open when the array is out of reach, or when
+					 * the domains in use of this model all differ from ours */
 	uint32_t digests;               /* bit 0 header, bit 1 data digests on the wire */
+	uint64_t lease_ns;              /* 5 s: how long DRAM keeps what match found */
 };
 
 enum kvof_reason {
@@ -65,85 +77,142 @@ enum kvof_reason {
 	KVOF_LATE,                      /* deadline */
 	KVOF_CANCELED,
 	KVOF_UNREACHABLE,               /* the array is away */
-	/* the buffer is smaller than the value: true length is reported */
-	KVOF_SHORT,
+	KVOF_SHORT,                     /* the buffer is smaller than the value: true length told */
 	KVOF_EXISTS,                    /* save: it was there already (counts as saved) */
 	KVOF_FULL,                      /* save: no room */
 	KVOF_ERROR,
 	KVOF_REASON_COUNT
 };
 
-const char *kvof_reason_name(enum kvof_reason reason);   /* "ok", "absent", "corrupt", ... */
+/* "ok", "absent", "corrupt", ...; "unknown" beyond the list. */
+const char *kvof_reason_name(enum kvof_reason reason);
 
 enum kvof_op { KVOF_LOAD, KVOF_SAVE, KVOF_EXISTS_OP, KVOF_DELETE };
 
-/* One block of a batch. */
+/*
+ * One block of a batch. Load: iov is room; bytes should be the length that was saved. A larger room
+ * works (what lies behind the value is noise); a smaller one is KVOF_SHORT. Save: iov is the value;
+ * it is stored only if absent. Exists, delete: iov NULL, iov_count and bytes 0.
+ */
 struct kvof_block {
 	struct kvof_id id;
-	/* caller's memory, leased until the block's result is drained and not busy */
-	const struct iovec *iov;
+	const struct iovec *iov;        /* array copied; memory leased until the block's result has
+					 * come and was not busy, or its release has come */
 	uint32_t iov_count;
-	uint64_t bytes;                 /* sum of iov: save, the value; load, the room */
+	uint64_t bytes;                 /* sum of iov */
 };
 
 struct kvof_result {
-	uint64_t batch;                 /* what kvof_cache_submit() returned */
+	uint64_t batch;                 /* what kvof_cache_submit() gave */
 	uint32_t index;                 /* of the block in its batch */
 	uint32_t reason;                /* enum kvof_reason */
-	uint64_t value_bytes;           /* true stored length */
-	/* 1: the buffer is not free yet; a second result with KVOF_RELEASED follows */
-	uint32_t busy;
-	/* bit 0: last result of its batch; bit 1: this is the release event */
+	uint64_t value_bytes;           /* load: true stored length (also with KVOF_SHORT); save: of
+					 * the block; else 0 */
+	uint32_t busy;                  /* 1: the buffer is not free yet; a second result of this
+					 * block, with KVOF_RESULT_RELEASED, says when */
 	uint32_t flags;
-	uint64_t wait_ns, verify_ns;    /* time from submit to data, and checking */
+	uint64_t wait_ns, verify_ns;    /* submit to answer; of it, checking the bytes */
 	uint32_t tier;                  /* 0 none, 1 DRAM, 2 remote */
 	uint32_t unused;
 };
 
-#define KVOF_RESULT_LAST 1u
-#define KVOF_RESULT_RELEASED 2u
+#define KVOF_RESULT_LAST 1u             /* the last result of its batch, releases not counted */
+#define KVOF_RESULT_RELEASED 2u         /* not a result: the buffer of a busy one is free now */
 
-/* See src/cache/api.c for costs. why: sentence of at most 255 bytes, also names a differing
- * field. */
+/**
+ * kvof_cache_open() - starts the cache's loop, takes its memory, connects, compares domains
+ * @opts: every field is checked; the first wrong one is named in why
+ * @why:  filled with one sentence, "" when there is nothing to say. Not strict: a domain that
+ *        differs, or an array out of reach, is told here while the call succeeds
+ * @out:  the cache; given back by kvof_cache_close()
+ *
+ * Blocks up to deadline_ns. Not strict and out of reach: opens, answers misses, and uses the array
+ * once it is there.
+ * Return: 0; -EINVAL a wrong option, or strict and the domain differs; -ETIMEDOUT, -ECONNRESET,
+ * -EPROTO, -EIO strict and the array can't be used; -ENOMEM.
+ */
 int kvof_cache_open(const struct kvof_cache_opts *opts, char why[256], struct kvof_cache **out);
+
+/**
+ * kvof_cache_close() - ends everything in flight, then the loop; takes the handle
+ *
+ * Waiting calls of other threads return with KVOF_CANCELED first. When it returns no byte of a
+ * leased buffer is written any more; results not drained are gone. Blocks for at most about a
+ * quarter of a second beyond what is in hand.
+ */
 void kvof_cache_close(struct kvof_cache **cache);
 
-/* Identities of the full blocks of a token sequence: ids[n_tokens / block_tokens], chained.
- * parent NULL: start. */
+/**
+ * kvof_cache_ids() - identities of the full blocks of a token sequence, chained
+ * @ids: filled, n_tokens / block_tokens of them
+ * @parent: identity that the first block continues; NULL: the sequence starts here
+ *
+ * Pure; no I/O. Costs one SHA-256 of about 4 bytes a token. A tail shorter than a block has none.
+ * Return: 0; -EINVAL; -ESHUTDOWN.
+ */
 int kvof_cache_ids(const struct kvof_cache *cache, const int32_t *tokens, size_t n_tokens,
 		   const struct kvof_id *parent, struct kvof_id *ids);
-/* Identity from an engine's own hash (any bytes), framed into the same function. */
+
+/* Identity from an engine's own hash (any bytes, any length), framed into the same function; never
+ * equal to one made from tokens. Return: 0; -EINVAL; -ESHUTDOWN. */
 int kvof_cache_id_of(const struct kvof_cache *cache, const void *hash, size_t bytes,
 		     struct kvof_id *id);
 
-/* How many leading ids are present whole. Asks DRAM, then one pipelined batch of Exist. Blocks
- * till deadline. */
+/**
+ * kvof_cache_match() - how many leading blocks are present whole
+ * @deadline_ns: from now; 0: default. What is not answered by then counts as absent
+ *
+ * Asks DRAM, then sends all questions about the rest at once. Blocks found in DRAM stay there for
+ * lease_ns, so that a load after it is a hit; what only the array has may go meanwhile (another
+ * host's delete, eviction), and the load then says so. Not ordered after saves in flight.
+ * Return: 0 and *n_match; -EINVAL; -EBUSY; -ESHUTDOWN.
+ */
 int kvof_cache_match(struct kvof_cache *cache, const struct kvof_id *ids, uint32_t n_ids,
 		     uint64_t deadline_ns, uint32_t *n_match);
 
-/* Starts a batch; blocks and iov arrays are copied, buffers are leased. deadline_ns: relative; 0:
- * default. Return: 0 and *batch; -EINVAL; -ESHUTDOWN; -EBUSY more than the stated limit in
- * flight. */
+/* Gives the lease of match back early. Return: 0; -EINVAL; -ESHUTDOWN. */
+int kvof_cache_unlease(struct kvof_cache *cache, const struct kvof_id *ids, uint32_t n_ids);
+
+/**
+ * kvof_cache_submit() - starts a batch; its results are drained
+ * @deadline_ns: from now; 0: default
+ *
+ * Operations on one identity take effect in the order of their submits (what ended late or canceled
+ * may still take effect, or not). A batch of saves starts with its last block, so that a head is
+ * never there without having been offered its tail.
+ * Return: 0 and *batch; -EINVAL; -EBUSY a limit of this header is reached: drain first;
+ * -ESHUTDOWN.
+ */
 int kvof_cache_submit(struct kvof_cache *cache, enum kvof_op op, const struct kvof_block *blocks,
 		      uint32_t n_blocks, uint64_t deadline_ns, uint64_t *batch);
-/* Every block of the batch not done yet ends with KVOF_CANCELED; after its result (and release)
- * no byte moves. */
+
+/* Every block of the batch that has no result yet ends with KVOF_CANCELED, soon; after its result
+ * (and release, if busy) no byte moves. A batch that is over is left alone. Return: 0;
+ * -ESHUTDOWN. */
 int kvof_cache_cancel(struct kvof_cache *cache, uint64_t batch);
-/* Readable while results wait. Owned by the cache. */
+
+/* Readable while results wait. Owned by the cache; never read or closed by the caller.
+ * Return: the descriptor; -ESHUTDOWN. */
 int kvof_cache_fd(const struct kvof_cache *cache);
-/* Takes up to n results, never blocks. Return: number. Results of one batch come in the order
- * they finish. */
+
+/* Takes up to n results, in the order in which they came; never blocks. Return: how many;
+ * -EINVAL; -ESHUTDOWN. */
 int kvof_cache_drain(struct kvof_cache *cache, struct kvof_result *out, uint32_t n);
-/* Starts a batch and waits for all of it: results in request order. For engines without an event
- * loop. */
+
+/* Starts a batch and waits for all of it: results[i] is that of blocks[i]. A busy buffer's release
+ * is drained like any other, with the batch number that the results carry. For engines without an
+ * event loop. Return: as kvof_cache_submit(). */
 int kvof_cache_wait(struct kvof_cache *cache, enum kvof_op op, const struct kvof_block *blocks,
 		    uint32_t n_blocks, uint64_t deadline_ns, struct kvof_result *results);
 
+/* Counters since open. Index of hits and loaded_bytes: tier; of reason: enum kvof_reason, of
+ * loads only. misses: loads that delivered nothing. */
 struct kvof_cache_stat {
 	uint64_t hits[3], misses, reason[16];
-	uint64_t loaded_bytes[3], saved_bytes, dram_used_bytes;
+	uint64_t loaded_bytes[3], saved_bytes, dram_used_bytes, dram_blocks;
 	uint64_t wait_ns, verify_ns;
-	uint64_t remote_reconnects;
+	uint64_t remote_reconnects, remote_live, late_releases;
+	uint64_t dram_evicted, dram_refused, promoted;
 };
 int kvof_cache_stat(struct kvof_cache *cache, struct kvof_cache_stat *out);
 

@@ -1,0 +1,806 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The remote tier: blocks as values of a KV namespace, over the initiator of host/.
+ *
+ * An operation goes through stages; each stage is a number of values ("items"), at most `part_slots`
+ * of them in flight, and ends when all have been answered:
+ *
+ *   load    FIRST  (0 of 1) into the buffer        guess: the block is one part
+ *           PARTS  head and all parts              guess: cut as we cut, length of the buffer
+ *           a wrong guess shows in the head or in a length, and one more round with the truth follows
+ *   save    FIRST  the value (0 of 1), if absent   one part
+ *           FIRST  is there a head?  PARTS from the last to the first  HEAD, if absent: now visible
+ *   exists  FIRST  (0 of 1): Exist if its length is known, else its first 64 bytes; PARTS Exist
+ *   delete  FIRST  64 bytes of (0 of 1)  HEAD: delete it, now invisible  PARTS: delete
+ *
+ * Payload goes between the wire and the caller's memory; the footer has memory of its own. Where the
+ * value is shorter than the room, the footer lies in the caller's buffer, and is read from there.
+ *
+ * Invariants: flying counts parts between host_submit() and done; busy those whose buffers the host
+ * still owns; an operation is done when nothing flies, and released when nothing is busy.
+ *
+ * Owned by one loop.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/hash.h"
+#include "cache/tier.h"
+
+#define REMOTE_MAGIC 0x72656d6fu
+#define REMOTE_ROUNDS_MAX 3
+
+_Static_assert(TIER_FLYING_MAX >= TIER_PARTS_MAX, "one operation's parts fit");
+
+struct remote {
+	struct tier tier;
+	uint32_t magic;
+	struct loop *loop;
+	struct host *host;
+	struct prefix *known;
+	uint32_t cut_bytes;
+	uint64_t in_flight;                /* operations */
+	uint32_t flying;                   /* values */
+	struct list_link starved;          /* operations that wait for flying to fall */
+};
+
+static const uint8_t stage_next[TIER_STAGE_N] = {  /* bit n set: may go to stage n */
+	[TIER_IDLE] = 1 << TIER_FIRST | 1 << TIER_PARTS | 1 << TIER_OVER,
+	[TIER_FIRST] = 1 << TIER_PARTS | 1 << TIER_HEAD | 1 << TIER_OVER,
+	[TIER_PARTS] = 1 << TIER_FIRST | 1 << TIER_PARTS | 1 << TIER_HEAD | 1 << TIER_OVER,
+	[TIER_HEAD] = 1 << TIER_PARTS | 1 << TIER_OVER,
+	[TIER_OVER] = 0,
+};
+
+static struct remote *remote_of(const struct tier *t)
+{
+	struct remote *r = t->self;
+
+	OBJ_CHECK(r, REMOTE_MAGIC);
+	return r;
+}
+
+static uint64_t clock_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+enum kvof_reason remote_reason(int res, bool live)
+{
+	switch (res) {
+	case 0:
+		return KVOF_OK;
+	case -ENOENT:
+		return KVOF_ABSENT;
+	case -EEXIST:
+		return KVOF_EXISTS;
+	case -ENOSPC:
+		return KVOF_FULL;
+	case -EBADMSG:
+		return KVOF_CORRUPT;
+	case -ETIMEDOUT:
+		return live ? KVOF_LATE : KVOF_UNREACHABLE;
+	case -ECONNRESET:
+		return KVOF_UNREACHABLE;
+	case -ECANCELED:
+	case -ESHUTDOWN:
+		return KVOF_CANCELED;
+	default:
+		return KVOF_ERROR;
+	}
+}
+
+/* Which of two reasons tells more about why there is no block: the later in this list. */
+static void worse(struct tier_op *op, enum kvof_reason reason)
+{
+	static const uint8_t rank[KVOF_REASON_COUNT] = {
+		[KVOF_OK] = 0, [KVOF_ABSENT] = 1, [KVOF_EXISTS] = 2, [KVOF_SHORT] = 3,
+		[KVOF_FULL] = 4, [KVOF_ERROR] = 5, [KVOF_IDENTITY] = 6, [KVOF_CORRUPT] = 7,
+		[KVOF_UNREACHABLE] = 8, [KVOF_LATE] = 9, [KVOF_CANCELED] = 10,
+	};
+
+	if (rank[reason] > rank[op->run.worst])
+		op->run.worst = reason;
+}
+
+/* --- a stage ------------------------------------------------------------------------------------- */
+
+static void stage_go(struct tier_op *op, enum tier_stage to)  /* the only writer of run.stage */
+{
+	struct tier_run *run = &op->run;
+
+	must(run->flying == 0);
+	if (to == TIER_PARTS && run->stage == TIER_PARTS)
+		must(op->kind == KVOF_LOAD);
+	must(stage_next[run->stage] & 1u << to);
+	run->stage = to;
+	run->next = 0;
+	run->items = to == TIER_PARTS ? run->part_count + (run->with_head ? 1 : 0) : 1;
+	if (to != TIER_HEAD) {
+		run->sum = 0;
+		run->absent = 0;
+		run->odd = false;
+	}
+}
+
+static void finish(struct tier_op *op, enum kvof_reason reason)
+{
+	struct remote *r = remote_of(op->tier);
+
+	stage_go(op, TIER_OVER);
+	must(r->in_flight > 0);
+	r->in_flight--;
+	op->reason = reason;
+	op->busy = op->run.busy > 0;
+	op->done(op);
+}
+
+static void part_reset(struct tier_part *part)
+{
+	part->op = (struct host_op){0};
+	part->head = false;
+	part->index = 0;
+}
+
+/* Key of one value, and its identity for the footer. */
+static void part_name(struct tier_part *part, uint32_t count, struct kvof_id *identity)
+{
+	identity_part(&part->owner->id, (struct part_of){part->index, count}, identity);
+	part->op.key = identity_key(identity);
+}
+
+/* The pieces of the caller's memory that this part fills, then the footer's. */
+static void part_span(struct tier_part *part, uint64_t offset, uint32_t bytes)
+{
+	struct tier_op *op = part->owner;
+	unsigned n = frame_slice(op->iov, op->iov_count, (struct frame_span){offset, bytes},
+				 part->iov);
+
+	part->iov[n] = (struct iovec){&part->footer, sizeof(part->footer)};
+	part->op.iov = part->iov;
+	part->op.iov_count = n + 1;
+	part->op.bytes = bytes + FRAME_BYTES;
+}
+
+static uint32_t part_count_now(const struct tier_part *part)
+{
+	const struct tier_run *run = &part->owner->run;
+
+	return run->stage == TIER_PARTS && !part->head ? run->part_count : 1;
+}
+
+static uint32_t part_payload(const struct tier_part *part)
+{
+	const struct tier_run *run = &part->owner->run;
+
+	if (part->head || run->stage == TIER_HEAD)
+		return 0;
+	return frame_part_bytes(run->block_bytes, run->cut_bytes, part->index);
+}
+
+static void part_load(struct tier_part *part)
+{
+	struct tier_op *op = part->owner;
+	uint64_t offset = (uint64_t)part->index * op->run.cut_bytes;
+
+	part->op.kind = HOST_RETRIEVE;
+	memset(&part->footer, 0, sizeof(part->footer));
+	part_span(part, offset, part_payload(part));
+}
+
+static void part_save(struct tier_part *part, const struct kvof_id *identity)
+{
+	struct tier_op *op = part->owner;
+	struct tier_run *run = &op->run;
+	uint32_t bytes = part_payload(part);
+	uint64_t begin = clock_ns();
+	struct frame f = {*identity, run->block_bytes, run->sum, run->cut_bytes};
+	struct prefix_known known;
+
+	part_span(part, (uint64_t)part->index * run->cut_bytes, bytes);
+	if (run->stage != TIER_HEAD) {
+		f.xxh3 = hash_xxh3_iov(part->iov, part->op.iov_count - 1, bytes);
+		run->sum = frame_sum_add(run->sum, part->index, f.xxh3);
+	}
+	frame_encode(&f, &part->footer);
+	prefix_find(remote_of(op->tier)->known, &op->id, &known);
+	part->op.kind = HOST_STORE;
+	/* Parts that nobody sees yet are simply written: a writer that died may have left others. */
+	part->op.if_absent = run->stage != TIER_PARTS && !known.bad;
+	part->op.repeat_ok = true;
+	op->verify_ns += clock_ns() - begin;
+}
+
+static void part_ask(struct tier_part *part, bool peek)
+{
+	part->op.kind = peek ? HOST_RETRIEVE : HOST_EXIST;
+	if (peek) {
+		memset(&part->footer, 0, sizeof(part->footer));
+		part_span(part, 0, 0);
+	}
+}
+
+/* Fills the host's operation for this part of this stage. */
+static void part_prepare(struct tier_part *part)
+{
+	struct tier_op *op = part->owner;
+	struct tier_run *run = &op->run;
+	struct kvof_id identity;
+	bool first = run->stage == TIER_FIRST;
+
+	part_name(part, part_count_now(part), &identity);
+	switch (op->kind) {
+	case KVOF_LOAD:
+		part_load(part);
+		break;
+	case KVOF_SAVE:
+		if (first && run->part_count > 1)
+			part_ask(part, false);
+		else
+			part_save(part, &identity);
+		break;
+	case KVOF_EXISTS_OP:
+		part_ask(part, first && run->part_count == 0);
+		break;
+	case KVOF_DELETE:
+		if (first) {
+			part_ask(part, true);
+		} else {
+			part->op.kind = HOST_DELETE;
+			part->op.repeat_ok = true;
+		}
+		break;
+	}
+}
+
+static void part_done(struct host_op *hop, int res);
+static void part_released(struct host_op *hop);
+
+static void part_start(struct tier_op *op, struct tier_part *part)
+{
+	struct tier_run *run = &op->run;
+	uint32_t item = run->next++;
+
+	part_reset(part);
+	part->owner = op;
+	if (run->stage == TIER_PARTS) {
+		part->head = run->with_head && item == 0;
+		item -= run->with_head && item > 0;
+		part->index = part->head ? 0 : item;
+		if (op->kind == KVOF_SAVE)
+			part->index = run->part_count - 1 - item;
+	}
+	part_prepare(part);
+#ifndef KVOF_PLANT_DEADLINE_IGNORED
+	part->op.deadline_ns = op->deadline_ns;
+#endif
+	part->op.done = part_done;
+	part->op.released = part_released;
+	part->flying = true;
+	run->flying++;
+	remote_of(op->tier)->flying++;
+	host_submit(remote_of(op->tier)->host, &part->op);
+}
+
+static bool stage_over(struct tier_op *op);
+
+/* Starts what there is room for. False: it waits on the starved list for more room. */
+static bool parts_start(struct remote *r, struct tier_op *op)
+{
+	struct tier_run *run = &op->run;
+
+	for (unsigned i = 0; i < op->part_slots && run->next < run->items; i++) {
+		if (op->part[i].flying || op->part[i].busy)
+			continue;
+		if (run->canceled || run->worst != KVOF_OK)
+			break;
+		if (r->flying == TIER_FLYING_MAX) {
+			if (!list_linked(&op->starved))
+				list_push_back(&r->starved, &op->starved);
+			return false;
+		}
+		part_start(op, &op->part[i]);
+	}
+	return true;
+}
+
+/* Goes on until something flies, or all is over: then op may be gone. */
+static void pump(struct tier_op *op)
+{
+	struct remote *r = remote_of(op->tier);
+
+	do {
+		if (!parts_start(r, op))
+			return;
+	} while (op->run.flying == 0 && stage_over(op));
+}
+
+static void feed_starved(struct remote *r)
+{
+	while (r->flying < TIER_FLYING_MAX && !list_empty(&r->starved)) {
+		struct list_link *link = list_pop_front(&r->starved);
+
+		pump(container_of(link, struct tier_op, starved));
+	}
+}
+
+/* --- an answer ----------------------------------------------------------------------------------- */
+
+/* The footer of a value of value_bytes: behind the payload, wherever that ends. */
+static void footer_read(struct tier_part *part, uint64_t value_bytes)
+{
+	struct frame_footer footer;
+
+	frame_gather(part->op.iov, part->op.iov_count,
+		     (struct frame_span){value_bytes - FRAME_BYTES, FRAME_BYTES}, &footer);
+	part->footer = footer;
+}
+
+/* Payload of a value whose footer is good. */
+static bool payload_good(struct tier_part *part, const struct frame *f, uint64_t bytes)
+{
+	struct tier_op *op = part->owner;
+	uint64_t begin = clock_ns(), sum;
+
+	sum = hash_xxh3_iov(part->op.iov, part->op.iov_count, bytes);
+	op->verify_ns += clock_ns() - begin;
+	return sum == f->xxh3;
+}
+
+static enum frame_verdict value_judge(struct tier_part *part, uint64_t value_bytes)
+{
+	struct tier_op *op = part->owner;
+	struct tier_run *run = &op->run;
+	uint64_t payload = value_bytes - FRAME_BYTES;
+	uint32_t count = part_count_now(part);
+	enum frame_verdict verdict;
+	struct kvof_id identity;
+	struct frame f;
+
+	footer_read(part, value_bytes);
+	part_name(part, count, &identity);
+	verdict = frame_check(&part->footer, &identity, &f);
+	if (verdict != FRAME_OK)
+		return verdict;
+	if (count == 1 && frame_is_head(&f, payload)) {
+		run->head_seen = true;
+		run->head = f;
+		return FRAME_OK;
+	}
+	if (!frame_place_fits(&f, (struct frame_place){part->index, count, (uint32_t)payload}))
+		return FRAME_BAD_LENGTH;
+	if (!payload_good(part, &f, payload))
+		return FRAME_BAD_PAYLOAD;
+	if (count == 1) {
+		run->single = true;
+		run->single_bytes = payload;
+	} else if (f.block_bytes != run->block_bytes || f.cut_bytes != run->cut_bytes) {
+		run->odd = true;           /* cut elsewhere: the head decides */
+	} else {
+		run->sum = frame_sum_add(run->sum, part->index, f.xxh3);
+	}
+	return FRAME_OK;
+}
+
+/* A Retrieve came back: how much, and is it good? */
+static void load_answer(struct tier_part *part)
+{
+	struct tier_op *op = part->owner;
+	uint64_t value = part->op.value_bytes;
+	enum frame_verdict verdict;
+
+	if (value < FRAME_BYTES) {
+		worse(op, KVOF_CORRUPT);
+		return;
+	}
+	if (value > part->op.bytes) {
+		/* (0 of 1) larger than the room: the block is one part. Other parts never are. */
+		op->run.single = part_count_now(part) == 1;
+		op->run.single_bytes = value - FRAME_BYTES;
+		if (!op->run.single)
+			worse(op, KVOF_CORRUPT);
+		return;
+	}
+	verdict = part->op.moved_bytes == value ? value_judge(part, value) : FRAME_BAD_LENGTH;
+	if (verdict != FRAME_OK)
+		worse(op, frame_reason(verdict));
+}
+
+/* The first 64 bytes of (0 of 1): a head, an empty block, or the beginning of a payload. */
+static void peek_answer(struct tier_part *part)
+{
+	struct tier_op *op = part->owner;
+	struct tier_run *run = &op->run;
+	uint64_t value = part->op.value_bytes;
+
+	if (value < FRAME_BYTES) {
+		worse(op, KVOF_CORRUPT);
+	} else if (value > FRAME_BYTES) {
+		run->single = true;
+		run->single_bytes = value - FRAME_BYTES;
+	} else {
+		load_answer(part);
+	}
+}
+
+static void part_answer(struct tier_part *part, int res)
+{
+	struct tier_op *op = part->owner;
+	bool live = host_state(remote_of(op->tier)->host) == HOST_LIVE;
+
+	if (res == 0 && part->op.kind == HOST_RETRIEVE) {
+		if (op->kind == KVOF_LOAD)
+			load_answer(part);
+		else
+			peek_answer(part);
+	} else if (res == -ENOENT && op->kind == KVOF_LOAD && op->run.stage == TIER_PARTS &&
+		   !part->head) {
+		op->run.absent++;          /* perhaps cut in another way: the head tells */
+	} else if (res == -ENOENT && op->kind == KVOF_SAVE && op->run.stage == TIER_FIRST) {
+		/* no head yet: go on */
+	} else if (res == -ENOENT && op->kind == KVOF_DELETE && op->run.stage != TIER_FIRST) {
+		/* somebody else was faster */
+	} else if (res == 0 && op->kind == KVOF_SAVE && part->op.kind == HOST_EXIST) {
+		worse(op, KVOF_EXISTS);
+	} else {
+		worse(op, remote_reason(res, live));
+	}
+}
+
+static void ended(struct loop_op *soon, int res)
+{
+	struct tier_op *op = container_of(soon, struct tier_op, soon);
+
+	finish(op, op->run.canceled ? KVOF_CANCELED : op->run.worst);
+}
+
+/* Ends an operation of which nothing flies, on the next turn. */
+static void end_soon(struct remote *r, struct tier_op *op, enum kvof_reason reason)
+{
+	must(op->run.flying == 0);
+	worse(op, reason);
+	op->soon = (struct loop_op){.done = ended};
+	loop_soon(r->loop, &op->soon, 0);
+}
+
+/* Takes op off the list of those that wait for room; what flies of it ends it. */
+static void starved_end(struct remote *r, struct tier_op *op, enum kvof_reason reason)
+{
+	list_remove(&op->starved);
+	worse(op, reason);
+	if (op->run.flying == 0)
+		end_soon(r, op, reason);
+}
+
+static void part_done(struct host_op *hop, int res)
+{
+	struct tier_part *part = container_of(hop, struct tier_part, op);
+	struct tier_op *op = part->owner;
+	struct remote *r = remote_of(op->tier);
+
+	loop_must_own(r->loop);
+	must(part->flying && op->run.flying > 0);
+	part->flying = false;
+	op->run.flying--;
+	r->flying--;
+	if (hop->busy) {
+		part->busy = true;
+		op->run.busy++;
+	}
+	part_answer(part, res);
+	if (!list_linked(&op->starved))
+		pump(op);
+	else if (op->run.flying == 0 && op->run.worst != KVOF_OK)
+		starved_end(r, op, op->run.worst);
+	feed_starved(r);
+}
+
+static void part_released(struct host_op *hop)
+{
+	struct tier_part *part = container_of(hop, struct tier_part, op);
+	struct tier_op *op = part->owner;
+
+	must(part->busy && op->run.busy > 0);
+	part->busy = false;
+	op->run.busy--;
+	if (op->run.busy == 0 && op->run.stage == TIER_OVER && op->busy)
+		op->released(op);
+}
+
+/* --- what follows a stage: true, another stage has been set up ------------------------------------ */
+
+static void know(struct tier_op *op, uint64_t block_bytes, uint32_t cut_bytes, bool bad)
+{
+	struct prefix_known known = {block_bytes, cut_bytes, bad};
+
+	prefix_set(remote_of(op->tier)->known, &op->id, &known);
+}
+
+static bool load_fail(struct tier_op *op, enum kvof_reason reason)
+{
+	if (reason == KVOF_CORRUPT || reason == KVOF_IDENTITY)
+		know(op, 0, 0, true);
+	else if (reason == KVOF_ABSENT)
+		prefix_forget(remote_of(op->tier)->known, &op->id);
+	finish(op, reason);
+	return false;
+}
+
+static bool load_good(struct tier_op *op, uint64_t bytes, uint32_t cut_bytes)
+{
+	op->value_bytes = bytes;
+	know(op, bytes, cut_bytes, false);
+	finish(op, KVOF_OK);
+	return false;
+}
+
+static bool load_short(struct tier_op *op, uint64_t bytes)
+{
+	op->value_bytes = bytes;
+	finish(op, KVOF_SHORT);
+	return false;
+}
+
+/* One more round, cut as the array says. */
+static bool load_again(struct tier_op *op, uint64_t bytes, uint32_t cut_bytes)
+{
+	struct tier_run *run = &op->run;
+
+	if (bytes > op->bytes)
+		return load_short(op, bytes);
+	if (++run->rounds == REMOTE_ROUNDS_MAX)
+		return load_fail(op, KVOF_CORRUPT);
+	run->block_bytes = bytes;
+	run->cut_bytes = cut_bytes;
+	run->part_count = frame_part_count(bytes, cut_bytes);
+	run->with_head = run->part_count > 1;
+	run->head_seen = run->single = false;
+	stage_go(op, run->part_count == 1 ? TIER_FIRST : TIER_PARTS);
+	return true;
+}
+
+static bool load_over(struct tier_op *op)
+{
+	struct tier_run *run = &op->run;
+
+	if (run->worst != KVOF_OK)
+		return load_fail(op, run->worst);
+	if (run->single && run->single_bytes > op->bytes)
+		return load_short(op, run->single_bytes);
+	if (run->single && run->stage == TIER_FIRST)
+		return load_good(op, run->single_bytes, run->cut_bytes);
+	if (run->single)                   /* asked for parts, but one value is the whole block */
+		return load_again(op, run->single_bytes,
+				  run->single_bytes > 0 ? (uint32_t)run->single_bytes : 1);
+	must(run->head_seen);
+	if (run->head.block_bytes != run->block_bytes || run->head.cut_bytes != run->cut_bytes)
+		return load_again(op, run->head.block_bytes, run->head.cut_bytes);
+	if (run->absent > 0)
+		return load_fail(op, KVOF_ABSENT);
+	if (run->odd || run->sum != run->head.xxh3)    /* parts of two saves met */
+		return load_fail(op, KVOF_CORRUPT);
+	return load_good(op, run->block_bytes, run->cut_bytes);
+}
+
+static bool save_over(struct tier_op *op)
+{
+	struct tier_run *run = &op->run;
+
+	if (run->worst == KVOF_OK && run->part_count > 1 && run->stage != TIER_HEAD) {
+		stage_go(op, run->stage == TIER_FIRST ? TIER_PARTS : TIER_HEAD);
+		return true;
+	}
+	op->value_bytes = run->block_bytes;
+	if (run->worst == KVOF_OK)
+		know(op, run->block_bytes, run->cut_bytes, false);
+	finish(op, run->worst);
+	return false;
+}
+
+/* What (0 of 1) said about the block's length and parts. */
+static void exists_learn(struct tier_op *op)
+{
+	struct tier_run *run = &op->run;
+
+	if (run->head_seen) {
+		run->block_bytes = run->head.block_bytes;
+		run->cut_bytes = run->head.cut_bytes;
+	} else if (run->single) {
+		run->block_bytes = run->single_bytes;
+		run->cut_bytes = run->single_bytes > 0 ? (uint32_t)run->single_bytes : 1;
+	} else {
+		return;                    /* it was known before */
+	}
+	run->part_count = frame_part_count(run->block_bytes, run->cut_bytes);
+}
+
+static bool exists_over(struct tier_op *op)
+{
+	struct tier_run *run = &op->run;
+
+	if (run->worst == KVOF_OK && run->stage == TIER_FIRST) {
+		exists_learn(op);
+		if (run->part_count > 1) {
+			stage_go(op, TIER_PARTS);
+			return true;
+		}
+	}
+	if (run->worst == KVOF_OK)
+		know(op, run->block_bytes, run->cut_bytes, false);
+	else if (run->worst == KVOF_ABSENT)
+		prefix_forget(remote_of(op->tier)->known, &op->id);
+	finish(op, run->worst);
+	return false;
+}
+
+static bool delete_over(struct tier_op *op)
+{
+	struct tier_run *run = &op->run;
+
+	if (run->stage == TIER_FIRST) {
+		/* what can't be read as a value of ours goes all the same */
+		if (run->worst == KVOF_CORRUPT || run->worst == KVOF_IDENTITY)
+			run->worst = KVOF_OK;
+		if (run->head_seen)
+			run->part_count = frame_part_count(run->head.block_bytes,
+							   run->head.cut_bytes);
+	}
+	if (run->worst == KVOF_OK && run->stage == TIER_FIRST) {
+		stage_go(op, TIER_HEAD);
+		return true;
+	}
+	if (run->worst == KVOF_OK && run->stage == TIER_HEAD && run->part_count > 1) {
+		stage_go(op, TIER_PARTS);
+		return true;
+	}
+	prefix_forget(remote_of(op->tier)->known, &op->id);
+	finish(op, run->worst);
+	return false;
+}
+
+static bool stage_over(struct tier_op *op)
+{
+	if (op->run.canceled)
+		worse(op, KVOF_CANCELED);
+	switch (op->kind) {
+	case KVOF_LOAD:
+		return load_over(op);
+	case KVOF_SAVE:
+		return save_over(op);
+	case KVOF_EXISTS_OP:
+		return exists_over(op);
+	case KVOF_DELETE:
+		return delete_over(op);
+	}
+	return false;
+}
+
+/* --- the tier ------------------------------------------------------------------------------------ */
+
+static bool tier_remote_has(const struct tier *t, const struct kvof_id *id)
+{
+	return false;                      /* only the array knows */
+}
+
+/* How the block is cut, as far as we know; and the first stage. */
+static enum tier_stage run_begin(struct remote *r, struct tier_op *op)
+{
+	struct tier_run *run = &op->run;
+	struct prefix_known known;
+
+	*run = (struct tier_run){.block_bytes = op->bytes, .cut_bytes = r->cut_bytes};
+	prefix_find(r->known, &op->id, &known);
+	switch (op->kind) {
+	case KVOF_LOAD:
+		run->part_count = frame_part_count(op->bytes, r->cut_bytes);
+		run->with_head = run->part_count > 1;
+		return run->with_head ? TIER_PARTS : TIER_FIRST;
+	case KVOF_SAVE:
+		run->part_count = frame_part_count(op->bytes, r->cut_bytes);
+		return known.bad && run->part_count > 1 ? TIER_PARTS : TIER_FIRST;
+	case KVOF_EXISTS_OP:
+		run->block_bytes = known.block_bytes;
+		run->cut_bytes = known.cut_bytes;
+		run->part_count = known.cut_bytes == 0 ? 0 :
+				  frame_part_count(known.block_bytes, known.cut_bytes);
+		return TIER_FIRST;
+	case KVOF_DELETE:
+		run->part_count = 1;
+		return TIER_FIRST;
+	}
+	return TIER_FIRST;
+}
+
+static void tier_remote_start(struct tier *t, struct tier_op *op)
+{
+	struct remote *r = remote_of(t);
+	enum tier_stage first;
+
+	loop_must_own(r->loop);
+	must(op->part_slots > 0);
+	op->tier = t;
+	op->busy = false;
+	op->value_bytes = op->verify_ns = 0;
+	for (unsigned i = 0; i < op->part_slots; i++)
+		op->part[i].flying = op->part[i].busy = false;
+	op->starved = (struct list_link){0};
+	r->in_flight++;
+	first = run_begin(r, op);
+	if (r->host == NULL || host_state(r->host) != HOST_LIVE) {
+		end_soon(r, op, KVOF_UNREACHABLE);
+		return;
+	}
+	stage_go(op, first);
+	pump(op);
+}
+
+static void tier_remote_cancel(struct tier *t, struct tier_op *op)
+{
+	struct remote *r = remote_of(t);
+
+	if (op->run.stage == TIER_OVER || op->run.canceled)
+		return;
+	op->run.canceled = true;
+	if (list_linked(&op->starved))
+		starved_end(r, op, KVOF_CANCELED);
+	for (unsigned i = 0; i < op->part_slots; i++)
+		if (op->part[i].flying)
+			host_cancel(r->host, &op->part[i].op);
+}
+
+static void tier_remote_late(struct tier *t, struct tier_op *op)
+{
+	if (list_linked(&op->starved))     /* what flies has the deadline itself */
+		starved_end(remote_of(t), op, KVOF_LATE);
+}
+
+static const struct tier_ops tier_remote_ops = {
+	.name = "remote",
+	.has = tier_remote_has,
+	.start = tier_remote_start,
+	.cancel = tier_remote_cancel,
+	.late = tier_remote_late,
+};
+
+int remote_open(struct loop *loop, struct prefix *known, uint32_t cut_bytes, struct tier **out)
+{
+	struct remote *r = calloc(1, sizeof(*r));
+
+	if (r == NULL)
+		return -ENOMEM;
+	must(cut_bytes >= TIER_CUT_MIN && cut_bytes <= FRAME_CUT_MAX);
+	OBJ_INIT(r, REMOTE_MAGIC);
+	r->tier = (struct tier){&tier_remote_ops, r};
+	r->loop = loop;
+	r->known = known;
+	r->cut_bytes = cut_bytes;
+	list_init(&r->starved);
+	*out = &r->tier;
+	return 0;
+}
+
+void remote_host_set(struct tier *t, struct host *host)
+{
+	remote_of(t)->host = host;
+}
+
+void remote_cut_set(struct tier *t, uint32_t cut_bytes)
+{
+	must(cut_bytes >= TIER_CUT_MIN && cut_bytes <= FRAME_CUT_MAX);
+	remote_of(t)->cut_bytes = cut_bytes;
+}
+
+void remote_close(struct tier **t)
+{
+	struct remote *r = remote_of(*t);
+
+	*t = NULL;
+	must(r->in_flight == 0 && r->flying == 0);
+	r->magic = 0;
+	free(r);
+}
