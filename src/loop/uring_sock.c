@@ -458,7 +458,7 @@ static void listener_resume(struct loop_timer *t)
 	listener_arm(container_of(t, struct sock_listener, pause));
 }
 
-/* One connection of those that wait. Return: 0, or the errno of accept4(). */
+/* One connection of those that wait. Return: 0 or an errno. */
 static int listener_accept_one(struct sock_listener *l)
 {
 	struct sockaddr_storage from = {0};
