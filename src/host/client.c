@@ -4,13 +4,13 @@
  *
  *	caller's thread                         the client's thread
  *	batch made (one allocation)   --msg-->  host_submit() each operation
- *	                                        done(): event onto the stack, eventfd when it was empty
- *	drain: takes the whole stack  <-------
+ *                                                done(): event onto the stack, eventfd when it was
+ *empty 	drain: takes the whole stack  <-------
  *	wait:  sleeps on a semaphore  <-------  the last event of the batch
  *
  * A batch has n results, and a release for each busy one; left counts those to come, on the
- * client's thread. The event that makes it 0 carries KVOF_CLIENT_LAST; whoever drains that frees the batch.
- * Events leave in the order they were pushed, so nothing of a batch is in use then.
+ * client's thread. The event that makes it 0 carries KVOF_CLIENT_LAST; whoever drains that frees
+ * the batch. Events leave in the order they were pushed, so nothing of a batch is in use then.
  *
  * Fork: a counter that the child's atfork handler advances; a handle made under another count is
  * dead: nothing of it is touched but its memory.
@@ -129,7 +129,7 @@ static int client_check(const struct kvof_client *c)
 	return c->fork_count == atomic_load(&client_forks) ? 0 : -ESHUTDOWN;
 }
 
-/* --- events -------------------------------------------------------------------------------------- */
+/* --- events -------------------- */
 
 static void client_push(struct kvof_client *c, struct event *e)
 {
@@ -263,7 +263,7 @@ int kvof_client_fd(struct kvof_client *c)
 	return rc < 0 ? rc : c->fd;
 }
 
-/* --- batches ------------------------------------------------------------------------------------- */
+/* --- batches -------------------- */
 
 static void batch_start(struct loop *here, struct msg *m)
 {
@@ -494,7 +494,7 @@ int kvof_client_cancel(struct kvof_client *c, uint64_t batch)
 	return 0;
 }
 
-/* --- one at a time ------------------------------------------------------------------------------- */
+/* --- one at a time -------------------- */
 
 static int client_one(struct kvof_client *c, const struct kvof_client_req *req,
 		      uint64_t deadline_ns, struct kvof_client_result *result)
@@ -625,7 +625,7 @@ int kvof_client_list(struct kvof_client *c, const struct kvof_key *from, struct 
 	return rc;
 }
 
-/* --- the client's thread ------------------------------------------------------------------------- */
+/* --- the client's thread -------------------- */
 
 static void client_settle(struct kvof_client *c, int rc)
 {
@@ -724,7 +724,7 @@ static void *client_main(void *arg)
 	return NULL;
 }
 
-/* --- open and close ------------------------------------------------------------------------------ */
+/* --- open and close -------------------- */
 
 static int client_opts_read(const struct kvof_client_opts *in, struct kvof_client *c)
 {

@@ -3,13 +3,13 @@
  * One association: from a TCP connection to live I/O queues, one admin command at a time.
  *
  *	WIRE -> CONNECT -> CAP -> ENABLE -> READY -+-> IDENTIFY -> LIST -> DESCRIPTORS -> NAMESPACE
- *	                                           |      -> QUEUES -> IO (all queues at once) -> LIVE
- *	                                           +-> LOG_HEAD -> LOG ... -> LIVE   (discovery)
+ *                                                   |      -> QUEUES -> IO (all queues at once) ->
+ *LIVE 	                                           +-> LOG_HEAD -> LOG ... -> LIVE   (discovery)
  *	any -> DEAD
  *
- * Each step has one function that sends and one that reads the answer (steps[]); assoc_go() is the only writer
- * of a->step. All the controller says is checked in nvme/ before it is used; nonsense ends the attach with a
- * sentence that names the field. opts.connect_ns bounds the whole.
+ * Each step has one function that sends and one that reads the answer (steps[]); assoc_go() is the
+ * only writer of a->step. All the controller says is checked in nvme/ before it is used; nonsense
+ * ends the attach with a sentence that names the field. opts.connect_ns bounds the whole.
  *
  * On the owner's loop.
  */
@@ -48,7 +48,7 @@ void assoc_go(struct assoc *a, enum assoc_step to)
 		steps[to].send(a);
 }
 
-/* --- the end of an association ------------------------------------------------------------------- */
+/* --- the end of an association -------------------- */
 
 static void assoc_gone_done(struct loop_op *op, int res)
 {
@@ -130,7 +130,7 @@ void assoc_lost(struct assoc *a, int why)
 			   how, steps[a->step].what);
 }
 
-/* --- one admin command at a time ----------------------------------------------------------------- */
+/* --- one admin command at a time -------------------- */
 
 static void assoc_command_done(struct wire_req *req, int res)
 {
@@ -185,7 +185,7 @@ static void assoc_nonsense(struct assoc *a, const char *what, const struct bad *
 		   a->opts.addr.port, what, bad->why, bad->offset);
 }
 
-/* --- WIRE, CONNECT ------------------------------------------------------------------------------- */
+/* --- WIRE, CONNECT -------------------- */
 
 static void assoc_wire_opts(const struct assoc *a, uint16_t entries, struct wire_opts *out)
 {
@@ -257,14 +257,14 @@ static void connect_got(struct assoc *a)
 {
 	a->cntlid = (uint16_t)le32_get(a->req.cqe.dw0);
 	if (le32_get(a->req.cqe.dw0) >> 16 & 3) {
-		assoc_fail(a, -EIO, "%s port %u: the array asks for authentication, which is not built yet",
-			   a->opts.addr.host, a->opts.addr.port);
+		assoc_fail(a, -EIO, "%s port %u: the array asks for authentication, which this "
+			   "version can't do", a->opts.addr.host, a->opts.addr.port);
 		return;
 	}
 	assoc_go(a, STEP_CAP);
 }
 
-/* --- CAP, ENABLE, READY -------------------------------------------------------------------------- */
+/* --- CAP, ENABLE, READY -------------------- */
 
 static void cap_send(struct assoc *a)
 {
@@ -278,8 +278,8 @@ static void cap_got(struct assoc *a)
 {
 	a->cap = nv_cap_unpack((uint64_t)le32_get(a->req.cqe.dw1) << 32 | le32_get(a->req.cqe.dw0));
 	if (!a->opts.discovery && !a->cap.css_iocs) {
-		assoc_fail(a, -EPROTO, "%s port %u: %s has no KV command set (CAP.CSS bit 6 is clear)",
-			   a->opts.addr.host, a->opts.addr.port, a->opts.subnqn);
+		assoc_fail(a, -EPROTO, "%s port %u: %s has no KV command set (CAP.CSS bit 6 is "
+			   "clear)", a->opts.addr.host, a->opts.addr.port, a->opts.subnqn);
 		return;
 	}
 	assoc_go(a, STEP_ENABLE);
@@ -334,7 +334,7 @@ static void ready_got(struct assoc *a)
 		assoc_go(a, a->opts.discovery ? STEP_LOG_HEAD : STEP_IDENTIFY);
 }
 
-/* --- IDENTIFY, LIST, DESCRIPTORS, NAMESPACE ------------------------------------------------------ */
+/* --- IDENTIFY, LIST, DESCRIPTORS, NAMESPACE -------------------- */
 
 static void identify_send(struct assoc *a)
 {
@@ -466,7 +466,7 @@ static void namespace_got(struct assoc *a)
 	assoc_go(a, STEP_QUEUES);
 }
 
-/* --- QUEUES, IO ---------------------------------------------------------------------------------- */
+/* --- QUEUES, IO -------------------- */
 
 static void queues_send(struct assoc *a)
 {
@@ -582,7 +582,7 @@ static void io_send(struct assoc *a)
 	}
 }
 
-/* --- the owner's admin commands ------------------------------------------------------------------ */
+/* --- the owner's admin commands -------------------- */
 
 static void keep_alive_done(struct wire_req *req, int res)
 {
@@ -648,7 +648,7 @@ void assoc_admin(struct assoc *a, struct host_admin *admin)
 	wire_submit(a->admin, &a->user);
 }
 
-/* --- the table, and the start -------------------------------------------------------------------- */
+/* --- the table, and the start -------------------- */
 
 static const struct step steps[STEP_COUNT] = {
 	[STEP_WIRE] = {"connecting", NULL, NULL, MAY(STEP_CONNECT)},

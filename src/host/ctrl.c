@@ -6,9 +6,9 @@
  *	     +------failed----------------------> DOWN      (with `once` DOWN is final)
  *	any -> CLOSED
  *
- * The back-off doubles from reconnect_min to reconnect_max with jitter (half to whole), and starts anew after an
- * association that stayed up longer than reconnect_max. Without a name the only subsystem of Discovery
- * is taken, asked again after each failure to join it.
+ * The back-off doubles from reconnect_min to reconnect_max with jitter (half to whole), and starts
+ * anew after an association that stayed up longer than reconnect_max. Without a name the only
+ * subsystem of Discovery is taken, asked again after each failure to join it.
  *
  * host_close(): operations end with -ESHUTDOWN, then the associations are freed, then closed().
  *
@@ -62,7 +62,7 @@ static void host_down(struct host *h, int why, const char *text)
 		queue_refuse_waiting(h, why == -EPROTO ? -EPROTO : -ECONNRESET);
 }
 
-/* --- the association's owner --------------------------------------------------------------------- */
+/* --- the association's owner -------------------- */
 
 static void host_assoc_live(struct assoc *a)
 {
@@ -118,7 +118,7 @@ static void host_keep_alive_fire(struct loop_timer *t)
 		loop_timer_set(h->loop, t, loop_now_ns(h->loop) + h->opts.keep_alive_ns / 4);
 }
 
-/* --- connecting ---------------------------------------------------------------------------------- */
+/* --- connecting -------------------- */
 
 static void host_attach(struct host *h)
 {
@@ -214,7 +214,7 @@ static void host_reconnect_fire(struct loop_timer *t)
 		host_connect(h);
 }
 
-/* --- open and close ------------------------------------------------------------------------------ */
+/* --- open and close -------------------- */
 
 static int host_opts_check(const struct host_opts *o, char why[256])
 {
@@ -353,7 +353,7 @@ void host_close(struct host **hp, void (*closed)(void *arg), void *arg)
 	host_check_closed(h);
 }
 
-/* --- what the owner may ask ---------------------------------------------------------------------- */
+/* --- what the owner may ask -------------------- */
 
 enum host_state host_state(const struct host *h)
 {

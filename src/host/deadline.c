@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The deadlines of a host's operations: a binary heap, so that the host needs one timer of the loop.
- * at[i]'s deadline is not after those of at[2i] and at[2i+1]; each operation knows its place.
+ * The deadlines of a host's operations: a binary heap, so that the host needs one timer of the
+ * loop. at[i]'s deadline is not after those of at[2i] and at[2i+1]; each operation knows its place.
  * On the host's loop.
  */
 #include <errno.h>

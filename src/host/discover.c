@@ -2,8 +2,8 @@
 /*
  * Discovery: an association with the well-known discovery subsystem, whose log names subsystems and
  * their addresses. Read in pages of three entries; when the log changed meanwhile (GENCTR), it is
- * read again, a bounded number of times. All entries are checked in nvme/log.h; those that can't be used are
- * counted, not believed.
+ * read again, a bounded number of times. All entries are checked in nvme/log.h; those that can't be
+ * used are counted, not believed.
  *
  * On the caller's loop.
  */

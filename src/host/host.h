@@ -35,7 +35,8 @@ struct host;
 
 #define HOST_QUEUES_MAX 64
 #define HOST_DEPTH_MAX 1024
-#define HOST_RELEASE_NS (250 * NS_PER_MS)  /* a buffer is busy at most this long past the deadline */
+/* a buffer is busy at most this long past the deadline */
+#define HOST_RELEASE_NS (250 * NS_PER_MS)
 #define HOST_SILENCE_NS (10 * NS_PER_S)    /* a command withdrawn and never answered: reconnect */
 
 struct host_opts {
@@ -76,9 +77,9 @@ struct host_op {
 	enum host_op_kind kind;
 	struct kv_key key;               /* List: from (len 0: first) */
 	bool if_absent, if_present;      /* Store */
-	bool repeat_ok;                  /* Store, Delete: harmless when carried out twice, e.g. because
-					  * the value is a function of the key. -EEXIST or -ENOENT of a
-					  * repetition, which may be its own doing, then is 0 */
+	/* Store, Delete: harmless when carried out twice, e.g. because the value is a function
+	 * of the key. -EEXIST or -ENOENT of a repetition, which may be its own doing, then is 0 */
+	bool repeat_ok;
 	const struct iovec *iov;         /* Store: the value; Retrieve, List: room. Leased */
 	unsigned iov_count;
 	uint32_t bytes;                  /* sum of iov */
@@ -91,15 +92,16 @@ struct host_op {
 					  * released() follows */
 	/* res: 0; -ENOENT no such key; -EEXIST; -ENOSPC; -EBADMSG media (88h) or digest; -EIO other
 	 * status; -ETIMEDOUT; -ECONNRESET no association and once, or outcome not known; -EBUSY
-	 * backlog full; -EPROTO; -ESHUTDOWN; -ECANCELED; -EINVAL value or key beyond the namespace's
-	 * limits, or refused as invalid by the controller */
+	 * backlog full; -EPROTO; -ESHUTDOWN; -ECANCELED; -EINVAL value or key beyond the
+	 * namespace's limits, or refused as invalid by the controller */
 	void (*done)(struct host_op *op, int res);
 	void (*released)(struct host_op *op);
 	uint64_t lease[48];              /* the host's, while in flight */
 };
 
 struct host_events {
-	void (*state)(void *arg, enum host_state state, int why);   /* each change; why: 0 or errno */
+	/* each change; why: 0 or errno */
+	void (*state)(void *arg, enum host_state state, int why);
 };
 
 /**
@@ -144,13 +146,14 @@ struct host_admin {
 	uint32_t bytes;                  /* 0: no data */
 	uint32_t moved_bytes;            /* filled */
 	struct nv_cqe cqe;               /* filled when res is 0 */
-	/* res: 0, cqe is the controller's; -EBUSY one is in flight; -ECONNRESET not live, or lost */
+	/* res: 0, cqe is the controller's; -EBUSY one is in flight; -ECONNRESET not live, or
+	 * lost */
 	void (*done)(struct host_admin *admin, int res);
 	uint64_t lease[12];
 };
 void host_admin(struct host *h, struct host_admin *admin);
 
-/* --- without an association ---------------------------------------------------------------------- */
+/* --- without an association -------------------- */
 
 #define HOST_DISCOVER_MAX 64
 

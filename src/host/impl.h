@@ -31,9 +31,10 @@
 
 #define HOST_DIGEST_TRIES 16           /* a command whose data was damaged each time is given up */
 #define HOST_RESET_TRIES 4             /* so is one that was in flight at each of so many losses */
-#define HOST_LOAD_COMMAND 4096         /* what a command costs beside its bytes, when queues compare */
+/* what a command costs beside its bytes, when queues compare */
+#define HOST_LOAD_COMMAND 4096
 
-/* --- order of operations on one key (order.c) ---------------------------------------------------- */
+/* --- order of operations on one key (order.c) -------------------- */
 
 #define ORDER_BUCKETS 1024
 
@@ -42,7 +43,8 @@ struct order_node {
 	struct kv_key key;
 	bool changes;                  /* Store, Delete */
 	bool held;                     /* waits for an older one */
-	struct host_op *op;            /* NULL: a command without owner that may still take effect */
+	/* NULL: a command without owner that may still take effect */
+	struct host_op *op;
 };
 
 struct order {
@@ -58,7 +60,7 @@ void order_leave(struct order *t, struct order_node *node,
 /* heir, which has no owner, takes node's place. */
 void order_bequeath(struct order_node *node, struct order_node *heir);
 
-/* --- deadlines (deadline.c) ---------------------------------------------------------------------- */
+/* --- deadlines (deadline.c) -------------------- */
 
 struct deadline_heap {
 	struct host_op **at;           /* 1 .. count */
@@ -71,7 +73,7 @@ void deadline_heap_add(struct deadline_heap *heap, struct host_op *op);
 void deadline_heap_remove(struct deadline_heap *heap, struct host_op *op);   /* fine if not in it */
 struct host_op *deadline_heap_first(const struct deadline_heap *heap);       /* NULL: none */
 
-/* --- may it be sent again? (retry.c) ------------------------------------------------------------- */
+/* --- may it be sent again? (retry.c) -------------------- */
 
 struct retry_facts {
 	enum host_op_kind kind;
@@ -86,7 +88,7 @@ enum retry { RETRY_NO, RETRY_NOW, RETRY_WHEN_LIVE };
 enum retry retry_decide(const struct retry_facts *f);
 bool retry_is_lost(int res);           /* the connection is gone */
 
-/* --- an operation in flight ---------------------------------------------------------------------- */
+/* --- an operation in flight -------------------- */
 
 enum op_state {
 	OP_SOON = 1,                   /* answered in the next turn, off all lists */
@@ -119,7 +121,7 @@ static inline struct op_lease *op_lease(struct host_op *op)
 	return (struct op_lease *)(void *)op->lease;
 }
 
-/* --- associations (connect.c) -------------------------------------------------------------------- */
+/* --- associations (connect.c) -------------------- */
 
 enum slot_state { SLOT_FREE, SLOT_FLIGHT, SLOT_WITHDRAWN, SLOT_GHOST };
 
@@ -237,7 +239,7 @@ void discover_log_send(struct assoc *a);
 void discover_log_got(struct assoc *a);
 void discover_cancel(struct host_discover *d);
 
-/* --- the host ------------------------------------------------------------------------------------ */
+/* --- the host -------------------- */
 
 struct host {
 	uint32_t magic;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An operation as a command, built from zero each time, and its answer as a result. Pure but for the
- * operation itself; on the host's loop.
+ * An operation as a command, built from zero each time, and its answer as a result. Pure but for
+ * the operation itself; on the host's loop.
  *
  * The answer comes from a peer: the length it names is believed only as far as it agrees with the
  * bytes that came.

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Operations on one key take effect in the order they were submitted: NVMe itself promises no order
- * between commands in flight. One list a bucket, oldest first; an operation may run when no older one of
- * its key changes the value, and, if it changes the value itself, when there is no older one at all.
+ * between commands in flight. One list a bucket, oldest first; an operation may run when no older
+ * one of its key changes the value, and, if it changes the value itself, when there is no older one
+ * at all.
  *
  * A command that was withdrawn but may still take effect at the controller keeps its place
  * (order_bequeath) until the controller answered or the association ended.

@@ -5,11 +5,13 @@
  *	          order says wait          slot free
  *	submit -> HELD ------------> READY ---------> FLIGHT -> done
  *	   |                           ^                | | cancel: withdrawn, DYING -> done
- *	   +-> SOON -> done            +--- retry ------+ + deadline: withdrawn, done, BUSY -> released
+ *           +-> SOON -> done            +--- retry ------+ + deadline: withdrawn, done, BUSY ->
+ *released
  *
- * A slot is a command identifier of one queue. It is free again when the controller has answered. Withdrawn: the
- * wire gives the buffers back as soon as no byte can move; from then on the slot is a GHOST until the
- * answer comes, keeps its identifier, and, for a Store or Delete, its place in the order of its key.
+ * A slot is a command identifier of one queue. It is free again when the controller has answered.
+ * Withdrawn: the wire gives the buffers back as soon as no byte can move; from then on the slot is
+ * a GHOST until the answer comes, keeps its identifier, and, for a Store or Delete, its place in
+ * the order of its key.
  *
  *	queue: free + in flight + withdrawn + ghosts = depth
  *
@@ -51,7 +53,7 @@ void queue_free(struct queue *q)
 	*q = (struct queue){0};
 }
 
-/* --- the end of an operation --------------------------------------------------------------------- */
+/* --- the end of an operation -------------------- */
 
 static void op_ready(void *arg, struct host_op *op)
 {
@@ -119,7 +121,7 @@ static void op_soon(struct host *h, struct host_op *op, int res)
 	loop_soon(h->loop, &l->soon, 0);
 }
 
-/* --- slots --------------------------------------------------------------------------------------- */
+/* --- slots -------------------- */
 
 static void slot_release(struct host *h, struct slot *s)
 {
@@ -209,7 +211,7 @@ void queue_sweep_fire(struct loop_timer *t)
 	queue_kick(h);
 }
 
-/* --- a command came back ------------------------------------------------------------------------- */
+/* --- a command came back -------------------- */
 
 static int op_result(struct host *h, struct host_op *op, const struct wire_req *req, int res,
 		     enum retry *again)
@@ -297,7 +299,7 @@ static void slot_done(struct wire_req *req, int res)
 	queue_kick(h);
 }
 
-/* --- sending ------------------------------------------------------------------------------------- */
+/* --- sending -------------------- */
 
 static struct queue *queue_least_loaded(struct assoc *a)
 {
@@ -360,7 +362,8 @@ void queue_kick(struct host *h)
 		}
 		if (q == NULL) {
 			if (queue_all_ghosts(a))
-				assoc_fail(a, -ETIMEDOUT, "%s port %u: no command is answered any more",
+				assoc_fail(a, -ETIMEDOUT,
+					   "%s port %u: no command is answered any more",
 					   a->opts.addr.host, a->opts.addr.port);
 			break;
 		}
@@ -423,7 +426,9 @@ void host_submit(struct host *h, struct host_op *op)
 			loop_timer_set(h->loop, &h->deadline, op->deadline_ns);
 	}
 	if (op->kind != HOST_LIST) {
-		l->order = (struct order_node){.key = op->key, .changes = kv_op_changes(op), .op = op};
+		l->order.key = op->key;
+		l->order.changes = kv_op_changes(op);
+		l->order.op = op;
 		l->ordered = true;
 		now = order_enter(&h->order, &l->order);
 	}
@@ -454,7 +459,7 @@ void host_cancel(struct host *h, struct host_op *op)
 	}
 }
 
-/* --- deadlines ----------------------------------------------------------------------------------- */
+/* --- deadlines -------------------- */
 
 static void op_late(struct host *h, struct host_op *op)
 {

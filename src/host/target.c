@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Target strings, tcp://ADDR:PORT[/NQN][?nsid=N], and the names by which this host is known. Control path; any
- * thread.
+ * Target strings, tcp://ADDR:PORT[/NQN][?nsid=N], and the names by which this host is known.
+ * Control path; any thread.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -112,7 +112,7 @@ int host_target_parse(const char *text, struct host_opts *opts, char why[256])
 	return 0;
 }
 
-/* --- this host's names --------------------------------------------------------------------------- */
+/* --- this host's names -------------------- */
 
 /* 16 bytes that stay the same for this machine: its machine id, else a digest of nothing better. */
 static void host_machine_id(uint8_t out[16])

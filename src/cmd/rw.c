@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvof put, get, exists, rm: one value, one answer. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cmd/cmd.h"
+
+/* What all four begin with: the arguments, the key, a connection. -1: go on. */
+struct rw {
+	struct cmd_link link;
+	struct cmd_common common;
+	struct kv_key key;
+	const char *arg[3];
+	unsigned args;
+	bool if_absent, if_present;
+};
+
+static int rw_begin(struct rw *rw, struct cmd_usage *u, const struct cmd_opt *opts, int argc,
+		    char **argv)
+{
+	const struct cmd_opt common[] = {CMD_COMMON_OPTS(&rw->common), {.name = NULL}};
+	char why[128];
+	int rc;
+
+	u->opts = opts;
+	u->common = common;
+	rc = cmd_args(u, argc, argv, rw->arg, &rw->args);
+	u->common = NULL;
+	if (rc >= 0)
+		return rc;
+	if (rw->if_absent && rw->if_present) {
+		cmd_error(u->name, "--if-absent and --if-present exclude each other");
+		return CMD_USAGE;
+	}
+	if (!cmd_key_parse(rw->arg[1], &rw->key, why)) {
+		cmd_error(u->name, "%s", why);
+		return CMD_USAGE;
+	}
+	rc = cmd_link_open(u->name, rw->arg[0], &rw->common, &rw->link);
+	return rc == 0 ? -1 : rc;
+}
+
+static json_t *rw_json(const struct kv_key *key, const char *what, bool is, uint64_t value_bytes)
+{
+	char hex[2 * KV_KEY_BYTES_MAX + 1];
+
+	cmd_key_hex(key, hex);
+	return json_pack("{s:s, s:b, s:I}", "key", hex, what, is, "value_bytes",
+			 (json_int_t)value_bytes);
+}
+
+/* --- put -------------------- */
+
+static int put_run(struct rw *rw)
+{
+	struct cmd_link *link = &rw->link;
+	struct cmd_value value;
+	struct iovec iov;
+	int rc, code;
+
+	code = cmd_value_read("put", rw->args > 2 ? rw->arg[2] : NULL,
+			      host_ns(link->host)->value_bytes_max, &value);
+	if (code != CMD_DONE)
+		return code;
+	iov = (struct iovec){value.at, value.bytes};
+	rc = cmd_link_op(link, &(struct host_op){
+		.kind = HOST_STORE,
+		.key = rw->key,
+		.if_absent = rw->if_absent,
+		.if_present = rw->if_present,
+		.iov = &iov,
+		.iov_count = 1,
+		.bytes = (uint32_t)value.bytes,
+	});
+	free(value.at);
+	if (rc == -ENOENT && rw->if_present) {
+		cmd_error("put", "%s: no such key, nothing was stored", rw->arg[1]);
+		code = CMD_REFUSED;
+	} else {
+		code = cmd_link_result(link, rw->arg[1], rc);
+	}
+	if (rw->common.json && (code == CMD_DONE || code == CMD_REFUSED))
+		return cmd_json_print("put", rw_json(&rw->key, "stored", rc == 0, value.bytes),
+				      code);
+	return code;
+}
+
+int cmd_put(int argc, char **argv)
+{
+	struct rw rw = {0};
+	const struct cmd_opt opts[] = {
+		{"if-absent", CMD_FLAG, &rw.if_absent, NULL,
+		 "only if there is no such key (else exit 4)"},
+		{"if-present", CMD_FLAG, &rw.if_present, NULL,
+		 "only if there is such a key (else exit 4)"},
+		{.name = NULL},
+	};
+	struct cmd_usage u = {
+		.name = "put", .args = "TARGET KEY [FILE]", .least = 2, .most = 3,
+		.what = "Stores FILE, or standard input, as the value of KEY; all or nothing.",
+		.more = "When it ends with 0 the value is on the array's drives.\n",
+	};
+	int rc = rw_begin(&rw, &u, opts, argc, argv);
+
+	if (rc >= 0)
+		return rc;
+	rc = put_run(&rw);
+	cmd_link_close(&rw.link);
+	return rc;
+}
+
+/* --- get -------------------- */
+
+static int get_run(struct rw *rw)
+{
+	const char *path = rw->args > 2 ? rw->arg[2] : NULL;
+	uint32_t room_bytes = host_ns(rw->link.host)->value_bytes_max;
+	struct iovec iov = {malloc(room_bytes), room_bytes};
+	struct host_op op = {
+		.kind = HOST_RETRIEVE, .key = rw->key, .iov = &iov, .iov_count = 1,
+		.bytes = room_bytes,
+	};
+	int rc, code;
+
+	if (iov.iov_base == NULL) {
+		cmd_error("get", "no memory for a value of %u bytes", room_bytes);
+		return CMD_FAILED;
+	}
+	rc = cmd_link_op(&rw->link, &op);
+	if (rc == 0 && op.value_bytes > op.moved_bytes) {
+		cmd_error("get", "%s: the value has %u bytes, the array sends at most %u",
+			  rw->arg[1], op.value_bytes, room_bytes);
+		code = CMD_FAILED;
+	} else {
+		code = cmd_link_result(&rw->link, rw->arg[1], rc);
+	}
+	/* With --json standard output is the object's: the value goes to a file, or is only
+	 * looked at. */
+	if (code == CMD_DONE && (path != NULL || !rw->common.json))
+		code = cmd_value_write("get", path, iov.iov_base, op.value_bytes);
+	free(iov.iov_base);
+	if (rw->common.json && (code == CMD_DONE || code == CMD_MISS))
+		return cmd_json_print("get", rw_json(&rw->key, "found", rc == 0, op.value_bytes),
+				      code);
+	return code;
+}
+
+int cmd_get(int argc, char **argv)
+{
+	struct cmd_usage u = {
+		.name = "get", .args = "TARGET KEY [FILE]", .least = 2, .most = 3,
+		.what = "Retrieves the value of KEY to FILE, or to standard output.",
+		.more = "FILE appears only when the whole value is there. Exit code 1: no such\n"
+			"key; 3: also when the stored value is damaged: nothing of it is written.\n"
+			"With --json and no FILE the value is retrieved but not written.\n",
+	};
+	struct rw rw = {0};
+	int rc = rw_begin(&rw, &u, NULL, argc, argv);
+
+	if (rc >= 0)
+		return rc;
+	rc = get_run(&rw);
+	cmd_link_close(&rw.link);
+	return rc;
+}
+
+/* --- exists, rm -------------------- */
+
+int cmd_exists(int argc, char **argv)
+{
+	struct cmd_usage u = {
+		.name = "exists", .args = "TARGET KEY", .least = 2, .most = 2,
+		.what = "Ends with 0 if there is such a key, with 1 if there is not.",
+	};
+	struct rw rw = {0};
+	uint32_t value_bytes = 0;
+	int rc = rw_begin(&rw, &u, NULL, argc, argv), code;
+
+	if (rc >= 0)
+		return rc;
+	rc = cmd_link_op(&rw.link, &(struct host_op){.kind = HOST_EXIST, .key = rw.key});
+	if (rc == 0 && rw.common.json)
+		rc = cmd_link_length(&rw.link, &rw.key, &value_bytes);
+	code = rc == -ENOENT ? CMD_MISS : cmd_link_result(&rw.link, rw.arg[1], rc);
+	if (rw.common.json && (code == CMD_DONE || code == CMD_MISS))
+		code = cmd_json_print("exists", rw_json(&rw.key, "found", rc == 0, value_bytes),
+				      code);
+	cmd_link_close(&rw.link);
+	return code;
+}
+
+int cmd_rm(int argc, char **argv)
+{
+	struct cmd_usage u = {
+		.name = "rm", .args = "TARGET KEY", .least = 2, .most = 2,
+		.what = "Deletes KEY and its value. Ends with 1 if there is no such key.",
+	};
+	struct rw rw = {0};
+	uint32_t value_bytes = 0;
+	int rc = rw_begin(&rw, &u, NULL, argc, argv), code;
+
+	if (rc >= 0)
+		return rc;
+	if (rw.common.json)
+		(void)cmd_link_length(&rw.link, &rw.key, &value_bytes);
+	rc = cmd_link_op(&rw.link, &(struct host_op){.kind = HOST_DELETE, .key = rw.key});
+	code = cmd_link_result(&rw.link, rw.arg[1], rc);
+	if (rw.common.json && (code == CMD_DONE || code == CMD_MISS))
+		code = cmd_json_print("rm", rw_json(&rw.key, "found", rc == 0,
+						    rc == 0 ? value_bytes : 0), code);
+	cmd_link_close(&rw.link);
+	return code;
+}
