@@ -99,7 +99,7 @@ static void sem_wait_whole(sem_t *sem)
 		must(errno == EINTR);
 }
 
-/* --- door ---------------------------------------------------------------------------------------- */
+/* --- door ------------------------------------------------------------------------------------- */
 
 /* Return: 0, and leave() must follow; -EINVAL; -ESHUTDOWN. */
 static int enter(struct kvof_cache *c)
@@ -136,7 +136,7 @@ static int count_in(_Atomic uint32_t *counter, uint32_t n, uint32_t most)
 	return -EBUSY;
 }
 
-/* --- events of the core, on its thread ----------------------------------------------------------- */
+/* --- events of the core, on its thread -------------------------------------------------------- */
 
 static void ring_put(struct kvof_cache *c, const struct kvof_result *r)
 {
@@ -188,7 +188,7 @@ static const struct core_events api_events = {
 	.over = api_over,
 };
 
-/* --- the cache's thread -------------------------------------------------------------------------- */
+/* --- the cache's thread ----------------------------------------------------------------------- */
 
 static void api_closed(void *arg)
 {
@@ -248,7 +248,7 @@ static int thread_start(struct kvof_cache *c)
 	return rc == 0 ? 0 : -ENOMEM;
 }
 
-/* --- open and close ------------------------------------------------------------------------------ */
+/* --- open and close --------------------------------------------------------------------------- */
 
 static void cache_free(struct kvof_cache *c)
 {
@@ -351,7 +351,7 @@ void kvof_cache_close(struct kvof_cache **cp)
 	cache_free(c);
 }
 
-/* --- batches ------------------------------------------------------------------------------------- */
+/* --- batches ---------------------------------------------------------------------------------- */
 
 static void submit_run(struct loop *here, struct msg *m)
 {
@@ -580,7 +580,7 @@ int kvof_cache_match(struct kvof_cache *c, const struct kvof_id *ids, uint32_t n
 	return rc;
 }
 
-/* --- results ------------------------------------------------------------------------------------- */
+/* --- results ---------------------------------------------------------------------------------- */
 
 int kvof_cache_fd(const struct kvof_cache *c)
 {
@@ -629,7 +629,7 @@ int kvof_cache_drain(struct kvof_cache *c, struct kvof_result *out, uint32_t n)
 	return (int)got;
 }
 
-/* --- identities and counters --------------------------------------------------------------------- */
+/* --- identities and counters ------------------------------------------------------------------ */
 
 int kvof_cache_ids(const struct kvof_cache *c, const int32_t *tokens, size_t n_tokens,
 		   const struct kvof_id *parent, struct kvof_id *ids)

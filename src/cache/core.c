@@ -134,7 +134,7 @@ static void close_check(struct core *core)
 	loop_soon(core->loop, &core->end, 0);
 }
 
-/* --- results ------------------------------------------------------------------------------------- */
+/* --- results ---------------------------------------------------------------------------------- */
 
 /* Marks what the batch used as used now: from its tail to its head, so that tails go first. */
 static void batch_touch(struct core *core, struct cache_batch *batch)
@@ -232,7 +232,7 @@ static void op_released(struct tier_op *tier_op)
 	batch_check_over(core, batch);
 }
 
-/* --- the walk through the tiers ------------------------------------------------------------------ */
+/* --- the walk through the tiers --------------------------------------------------------------- */
 
 static struct tier *tier_at(const struct core *core, unsigned tier_index)
 {
@@ -311,7 +311,7 @@ static void ready_run(struct core *core)
 		op_run(core, container_of(link, struct cache_op, ready));
 }
 
-/* --- batches ------------------------------------------------------------------------------------- */
+/* --- batches ---------------------------------------------------------------------------------- */
 
 /* Ends what has not started; what has is the tier's. */
 static void batch_end_waiting(struct core *core, struct cache_batch *batch, enum kvof_reason reason)
@@ -438,7 +438,7 @@ void core_stat(const struct core *core, struct kvof_cache_stat *out)
 	}
 }
 
-/* --- open and close ------------------------------------------------------------------------------ */
+/* --- open and close --------------------------------------------------------------------------- */
 
 static void opened(struct core *core, int res, const char *why)
 {

@@ -111,7 +111,7 @@ static inline unsigned tier_slots(enum kvof_op kind, uint64_t bytes, uint32_t cu
 	return parts <= 2 ? 1 : (unsigned)bytes_min(parts, TIER_PARTS_MAX);
 }
 
-/* --- DRAM ---------------------------------------------------------------------------------------- */
+/* --- DRAM ------------------------------------------------------------------------------------- */
 
 struct dram_stat {
 	uint64_t used_bytes, blocks, evicted, refused;
@@ -124,7 +124,7 @@ void dram_stat(const struct tier *t, struct dram_stat *out);
 /* Ends a lease of touch(). */
 void dram_unlease(struct tier *t, const struct kvof_id *id);
 
-/* --- remote -------------------------------------------------------------------------------------- */
+/* --- remote ----------------------------------------------------------------------------------- */
 
 /* known is borrowed. Until it has a host, every operation ends with KVOF_UNREACHABLE. */
 int remote_open(struct loop *loop, struct prefix *known, uint32_t cut_bytes, struct tier **out);

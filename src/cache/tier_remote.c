@@ -108,7 +108,7 @@ static void worse(struct tier_op *op, enum kvof_reason reason)
 		op->run.worst = reason;
 }
 
-/* --- a stage ------------------------------------------------------------------------------------- */
+/* --- a stage ---------------------------------------------------------------------------------- */
 
 static void stage_go(struct tier_op *op, enum tier_stage to)  /* the only writer of run.stage */
 {
@@ -329,7 +329,7 @@ static void feed_starved(struct remote *r)
 	}
 }
 
-/* --- an answer ----------------------------------------------------------------------------------- */
+/* --- an answer -------------------------------------------------------------------------------- */
 
 /* The footer of a value of value_bytes: behind the payload, wherever that ends. */
 static void footer_read(struct tier_part *part, uint64_t value_bytes)
@@ -512,7 +512,7 @@ static void part_released(struct host_op *hop)
 		op->released(op);
 }
 
-/* --- what follows a stage: true, another stage has been set up ------------------------------------ */
+/* --- what follows a stage: true, another stage has been set up --------------------------------- */
 
 static void know(struct tier_op *op, uint64_t block_bytes, uint32_t cut_bytes, bool bad)
 {
@@ -680,7 +680,7 @@ static bool stage_over(struct tier_op *op)
 	return false;
 }
 
-/* --- the tier ------------------------------------------------------------------------------------ */
+/* --- the tier --------------------------------------------------------------------------------- */
 
 static bool tier_remote_has(const struct tier *t, const struct kvof_id *id)
 {
