@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pool of value buffers: one piece of memory, given out in blocks of 4 KiB. A buffer is one run of blocks where
+ * one is free, else up to STORE_BUF_PIECES runs. It starts with room for the record's header, so a value is
+ * written and read together with it, without a copy.
+ *
+ * Who finds no room waits, first come first served: nobody passes a large value that waits.
+ * A buffer goes back when its lease is given back and no I/O holds it. Owned by one loop.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "store/inner.h"
+
+#define BUF_SLOTS_MAX 4096u
+#define BUF_RUN_BLOCKS_MIN 16u               /* smaller pieces only where the value is small */
+
+static void pool_pump(struct loop_op *op, int res);
+
+int buf_pool_open(struct buf_pool *p, struct loop *loop, uint64_t bytes)
+{
+	memset(p, 0, sizeof(*p));
+	p->block_count = (uint32_t)(bytes >> FMT_BLOCK_SHIFT);
+	must(p->block_count > 0);
+	p->free_blocks = p->block_count;
+	p->loop = loop;
+	p->pump.done = pool_pump;
+	list_init(&p->waiting);
+	p->slot_count = p->block_count < BUF_SLOTS_MAX ? p->block_count : BUF_SLOTS_MAX;
+	p->memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	p->used = calloc(p->block_count / 64 + 1, sizeof(*p->used));
+	p->slot = calloc(p->slot_count, sizeof(*p->slot));
+	if (p->memory == MAP_FAILED || p->used == NULL || p->slot == NULL) {
+		buf_pool_close(p);
+		return -ENOMEM;
+	}
+	for (unsigned i = p->slot_count; i-- > 0;) {
+		p->slot[i].buf.next = p->free_slots;
+		p->free_slots = &p->slot[i].buf;
+	}
+	return 0;
+}
+
+void buf_pool_close(struct buf_pool *p)
+{
+	if (p->memory != MAP_FAILED && p->memory != NULL)
+		munmap(p->memory, (uint64_t)p->block_count << FMT_BLOCK_SHIFT);
+	free(p->used);
+	free(p->slot);
+	memset(p, 0, sizeof(*p));
+}
+
+bool buf_pool_idle(const struct buf_pool *p)
+{
+	return p->free_blocks == p->block_count && list_empty(&p->waiting);
+}
+
+static bool block_used(const struct buf_pool *p, uint32_t block)
+{
+	return p->used[block / 64] >> block % 64 & 1;
+}
+
+/* The first run of free blocks at or after *at: its length, at most `most`; 0: none. */
+static uint32_t run_find(const struct buf_pool *p, uint32_t *at, uint32_t most)
+{
+	uint32_t first = *at, end;
+
+	while (first < p->block_count) {
+		if (first % 64 == 0 && p->used[first / 64] == UINT64_MAX)
+			first += 64;
+		else if (block_used(p, first))
+			first++;
+		else
+			break;
+	}
+	if (first >= p->block_count)
+		return 0;
+	for (end = first; end < p->block_count && end - first < most && !block_used(p, end);) {
+		bool word = end % 64 == 0 && p->used[end / 64] == 0 &&
+			    end + 64 <= p->block_count && end - first + 64 <= most;
+
+		end += word ? 64 : 1;
+	}
+	*at = first;
+	return end - first;
+}
+
+static void run_mark(struct buf_pool *p, uint32_t first, uint32_t count, bool used)
+{
+	for (uint32_t b = first; b < first + count; b++) {
+		must(block_used(p, b) != used);
+		p->used[b / 64] ^= UINT64_C(1) << b % 64;
+	}
+	if (used)
+		p->free_blocks -= count;
+	else
+		p->free_blocks += count;
+}
+
+/* Fills runs[] so that they hold `blocks`; false: not possible now. Marks nothing. */
+static bool runs_gather(const struct buf_pool *p, uint32_t blocks, struct iovec *runs,
+			unsigned *run_count)
+{
+	uint32_t at = 0, least;
+
+	for (uint32_t length; (length = run_find(p, &at, blocks)) > 0; at += length) {
+		if (length < blocks)
+			continue;
+		runs[0].iov_base = p->memory + ((uint64_t)at << FMT_BLOCK_SHIFT);
+		runs[0].iov_len = (size_t)blocks << FMT_BLOCK_SHIFT;
+		*run_count = 1;
+		return true;
+	}
+	least = blocks / STORE_BUF_PIECES + 1;
+	if (least < BUF_RUN_BLOCKS_MIN)
+		least = BUF_RUN_BLOCKS_MIN;
+	*run_count = 0;
+	at = 0;
+	for (uint32_t length; (length = run_find(p, &at, blocks)) > 0; at += length) {
+		if (length < least && length < blocks)
+			continue;
+		if (*run_count == STORE_BUF_PIECES)
+			return false;
+		runs[*run_count].iov_base = p->memory + ((uint64_t)at << FMT_BLOCK_SHIFT);
+		runs[*run_count].iov_len = (size_t)length << FMT_BLOCK_SHIFT;
+		(*run_count)++;
+		blocks -= length;
+		if (blocks == 0)
+			return true;
+	}
+	return false;
+}
+
+static struct buf_slot *slot_of(struct store_buf *buf)
+{
+	return container_of(buf, struct buf_slot, buf);
+}
+
+void buf_fit(struct store_buf *buf, uint32_t payload_bytes)
+{
+	size_t skip = sizeof(struct fmt_record);
+	uint32_t left = payload_bytes;
+
+	buf->payload_bytes = payload_bytes;
+	buf->piece_count = 0;
+	for (unsigned i = 0; i < buf->chunk_count && left > 0; i++, skip = 0) {
+		struct iovec *piece = &buf->piece[buf->piece_count++];
+
+		piece->iov_base = (uint8_t *)buf->chunk[i].iov_base + skip;
+		piece->iov_len = bytes_min(buf->chunk[i].iov_len - skip, left);
+		left -= (uint32_t)piece->iov_len;
+	}
+	must(left == 0);
+}
+
+void buf_pad(struct store_buf *buf)
+{
+	uint64_t end = sizeof(struct fmt_record) + (uint64_t)buf->payload_bytes, at = 0;
+
+	for (unsigned i = 0; i < buf->chunk_count; i++) {
+		uint64_t length = buf->chunk[i].iov_len;
+
+		if (at + length > end) {
+			uint64_t from = end > at ? end - at : 0;
+
+			memset((uint8_t *)buf->chunk[i].iov_base + from, 0, length - from);
+		}
+		at += length;
+	}
+}
+
+uint32_t buf_blocks(const struct store_buf *buf)
+{
+	size_t bytes = 0;
+
+	for (unsigned i = 0; i < buf->chunk_count; i++)
+		bytes += buf->chunk[i].iov_len;
+	return (uint32_t)(bytes >> FMT_BLOCK_SHIFT);
+}
+
+static struct store_buf *take(struct buf_pool *p, uint32_t payload_bytes)
+{
+	uint32_t blocks = fmt_record_blocks(payload_bytes);
+	struct store_buf *buf = p->free_slots;
+	struct buf_slot *slot;
+
+	must(blocks <= p->block_count);
+	if (buf == NULL || blocks > p->free_blocks)
+		return NULL;
+	slot = slot_of(buf);
+	if (!runs_gather(p, blocks, slot->chunk, &buf->chunk_count))
+		return NULL;
+	for (unsigned i = 0; i < buf->chunk_count; i++) {
+		uint8_t *at = slot->chunk[i].iov_base;
+		uint32_t first = (uint32_t)((at - p->memory) >> FMT_BLOCK_SHIFT);
+		uint32_t count = (uint32_t)(slot->chunk[i].iov_len >> FMT_BLOCK_SHIFT);
+
+		run_mark(p, first, count, true);
+	}
+	p->free_slots = buf->next;
+	buf->next = NULL;
+	buf->piece = slot->piece;
+	buf->chunk = slot->chunk;
+	slot->refs = 1;
+	slot->leased = true;
+	buf_fit(buf, payload_bytes);
+	return buf;
+}
+
+struct store_buf *buf_take_now(struct buf_pool *p, uint32_t payload_bytes)
+{
+	return list_empty(&p->waiting) ? take(p, payload_bytes) : NULL;
+}
+
+static void pump_soon(struct buf_pool *p)
+{
+	if (p->pump_set || list_empty(&p->waiting))
+		return;
+	p->pump_set = true;
+	loop_soon(p->loop, &p->pump, 0);
+}
+
+static void pool_pump(struct loop_op *op, int res)
+{
+	struct buf_pool *p = container_of(op, struct buf_pool, pump);
+
+	p->pump_set = false;
+	while (!list_empty(&p->waiting)) {
+		struct store_buf_wait *w = container_of(p->waiting.next, struct store_buf_wait, link);
+		struct store_buf *buf = take(p, w->payload_bytes);
+
+		if (buf == NULL)
+			break;
+		list_remove(&w->link);
+		w->ready(w, buf);
+	}
+}
+
+void buf_wait(struct buf_pool *p, struct store_buf_wait *w)
+{
+	must(w->ready != NULL);
+	w->link.next = w->link.prev = NULL;
+	list_push_back(&p->waiting, &w->link);
+	pump_soon(p);
+}
+
+bool buf_wait_cancel(struct buf_pool *p, struct store_buf_wait *w)
+{
+	if (!list_linked(&w->link))
+		return false;
+	list_remove(&w->link);
+	pump_soon(p);
+	return true;
+}
+
+void buf_hold(struct store_buf *buf)
+{
+	must(slot_of(buf)->refs > 0);
+	slot_of(buf)->refs++;
+}
+
+void buf_release(struct buf_pool *p, struct store_buf *buf)
+{
+	struct buf_slot *slot = slot_of(buf);
+
+	must(slot->refs > 0);
+	if (--slot->refs > 0)
+		return;
+	for (unsigned i = 0; i < buf->chunk_count; i++) {
+		uint8_t *at = buf->chunk[i].iov_base;
+
+		run_mark(p, (uint32_t)((at - p->memory) >> FMT_BLOCK_SHIFT),
+			 (uint32_t)(buf->chunk[i].iov_len >> FMT_BLOCK_SHIFT), false);
+	}
+	buf->chunk_count = buf->piece_count = 0;
+	buf->next = p->free_slots;
+	p->free_slots = buf;
+	pump_soon(p);
+}
+
+void buf_give(struct buf_pool *p, struct store_buf **bufp)
+{
+	struct store_buf *buf = *bufp;
+
+	must(buf != NULL && slot_of(buf)->leased);
+	*bufp = NULL;
+	slot_of(buf)->leased = false;
+	buf_release(p, buf);
+}

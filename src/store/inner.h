@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of the store share; nobody else includes it.
+ *
+ *   store.c     operations, order per key, statistics, close
+ *   drive.c     one drive: placement, failure, flushes, the tick that notices a hang
+ *   segment.c   appending records to the open segment of a drive, sealing it, footers
+ *   evict.c     freeing the oldest segment of a drive
+ *   recover.c   store_open(): superblocks, footers, hops over record headers
+ *   buf.c       the pool of value buffers
+ *   index.c     key to place, and the order of keys
+ *   format.c    bytes on drives
+ *
+ * How a put goes: op waits for its key (store.c), for its drive (drive_queue), gets a place in the open segment
+ * (segment.c), is written in one write, and is answered when it and everything before it in that
+ * segment is written. So at any instant what was answered is a prefix of each open segment, and a restart finds
+ * it by hopping from header to header until the first one that is not there.
+ */
+#ifndef KVOF_STORE_INNER_H
+#define KVOF_STORE_INNER_H
+
+#include "loop/disk.h"
+#include "loop/loop.h"
+#include "store/format.h"
+#include "store/index.h"
+#include "store/store.h"
+
+#define STORE_MAGIC 0x57043u
+#define STORE_READS_MAX 256u         /* in flight, a drive */
+#define STORE_WRITES_MAX 64u         /* in flight, a drive */
+#define STORE_LOGS 3u                /* a drive: one open, the others being sealed */
+#define STORE_ERRORS_MAX 8u          /* in a row, then the drive is given up */
+#define STORE_SEGMENT_FAILURES_MAX 3u
+#define STORE_BUF_PIECES 16u
+#define STORE_KEY_BUCKETS 1024u
+#define STORE_TICK_NS (50 * NS_PER_MS)
+#define STORE_IO_LIMIT_NS (10 * NS_PER_S)
+#define STORE_CLOSE_LIMIT_NS (3 * NS_PER_S)
+#define STORE_CHECKPOINT_BLOCKS_MAX 16u
+
+/* --- buffers --------------------------------------------------------------------------------------- */
+
+struct buf_slot {
+	struct store_buf buf;
+	struct iovec piece[STORE_BUF_PIECES], chunk[STORE_BUF_PIECES];
+	unsigned refs;                       /* the lease, and I/O that the kernel still does */
+	bool leased;
+};
+
+struct buf_pool {
+	uint8_t *memory;
+	uint64_t *used;                      /* a bit a block */
+	uint32_t block_count, free_blocks;
+	struct buf_slot *slot;
+	struct store_buf *free_slots;
+	unsigned slot_count;
+	struct list_link waiting;
+	struct loop_op pump;
+	bool pump_set;
+	struct loop *loop;
+};
+
+int buf_pool_open(struct buf_pool *p, struct loop *loop, uint64_t bytes);
+void buf_pool_close(struct buf_pool *p);
+/* Now or NULL; jumps no queue: NULL also while others wait. */
+struct store_buf *buf_take_now(struct buf_pool *p, uint32_t payload_bytes);
+void buf_wait(struct buf_pool *p, struct store_buf_wait *w);
+bool buf_wait_cancel(struct buf_pool *p, struct store_buf_wait *w);
+void buf_give(struct buf_pool *p, struct store_buf **buf);
+void buf_hold(struct store_buf *buf);
+void buf_release(struct buf_pool *p, struct store_buf *buf);
+/* Pieces for a value of this size, no more than the buffer was taken for. */
+void buf_fit(struct store_buf *buf, uint32_t payload_bytes);
+/* Zeroes what lies between the payload and the end of its last block. */
+void buf_pad(struct store_buf *buf);
+uint32_t buf_blocks(const struct store_buf *buf);
+bool buf_pool_idle(const struct buf_pool *p);
+
+/* --- drives and segments --------------------------------------------------------------------------- */
+
+enum segment_state {
+	SEGMENT_FREE,                        /* erased on the drive, or never used */
+	SEGMENT_OPEN,                        /* a log appends to it or seals it */
+	SEGMENT_SEALED,
+	SEGMENT_EVICTING,
+	SEGMENT_BAD,                         /* not used again in this run */
+};
+
+struct segment {
+	uint64_t generation;
+	uint64_t sequence_last;              /* of the records in it */
+	uint32_t used_blocks;                /* header and records */
+	uint32_t entry_count;
+	uint32_t live_count;                 /* index entries that point into it */
+	uint32_t tombstone_count;
+	uint32_t reader_count;
+	uint8_t state, failures;
+};
+
+struct drive;
+struct seg_log;
+
+/* Waits for a flush of a drive that starts after it was asked for. */
+struct flush_wait {
+	struct list_link link;
+	void (*done)(struct flush_wait *w, int res);
+};
+
+/* A write of the log in flight, in the order of its place. */
+struct append {
+	struct list_link link;               /* log->appends, or the drive's free list */
+	struct list_link watch;              /* drive->in_flight */
+	struct disk_io io;
+	struct drive *drive;
+	struct seg_log *log;                 /* NULL: orphan, nobody waits for it any more */
+	struct store_op *op;                 /* NULL: the segment's header or first footer */
+	struct store_buf *buf;               /* held while in flight */
+	uint64_t started_ns, sequence, bytes;
+	uint32_t block, blocks;              /* from the start of the segment */
+	int res;
+	bool done;
+	struct iovec iov;
+	uint8_t *page;                       /* own block, for what has no buffer */
+};
+
+/* A get in flight. */
+struct reading {
+	struct list_link link;               /* drive->reads, or the drive's free list */
+	struct disk_io io;
+	struct drive *drive;
+	struct store_op *op;                 /* NULL: orphan */
+	struct store_buf *buf;
+	struct index_place place;
+	uint64_t started_ns;
+	uint32_t segment_index;
+	unsigned attempts;
+};
+
+/* A segment that is being written. */
+struct seg_log {
+	struct drive *drive;
+	uint32_t segment_index;
+	uint8_t state;                       /* enum seglog_state */
+	bool broken;                         /* a write failed: what was not answered goes elsewhere */
+	bool checkpoint_due;
+	uint32_t next_block;                 /* where the next record goes */
+	uint32_t append_count;               /* records placed, answered or not */
+	uint32_t written_blocks;             /* up to here everything is written */
+	uint32_t durable_blocks;             /* ... and flushed */
+	uint32_t entry_count;                /* records below written_blocks */
+	uint32_t durable_entries;
+	uint32_t flush_blocks, flush_entries;/* what the flush in flight will make durable */
+	uint32_t checkpoint_entries;         /* what the footer on the drive lists */
+	uint64_t sequence_base;
+	unsigned in_flight;
+	bool truncated;                      /* entries were taken back after a flush failed */
+	struct flush_wait flush;
+	struct list_link appends;
+	struct fmt_entry *entries;           /* [fmt_entries_max] */
+};
+
+enum seglog_state {
+	SEGLOG_NONE,
+	SEGLOG_OPEN,
+	SEGLOG_DRAIN,                           /* full or broken: waits for its writes */
+	SEGLOG_FLUSH,                           /* waits for a flush of the drive */
+	SEGLOG_FOOTER,                          /* the footer wants to be written, or is */
+};
+
+enum evict_state { EVICT_IDLE, EVICT_READ, EVICT_DRAIN, EVICT_ERASE, EVICT_FLUSH };
+
+struct drive {
+	struct store *st;
+	struct disk *disk;
+	uint8_t index;
+	bool failed, missing;
+	const char *fail_why;                /* set: to be given up at the next pump */
+	char path[256];
+	uint32_t segment_count, segment_blocks;
+	struct segment *segment;
+	uint32_t *free_ring;                 /* segment numbers, in the order they were erased */
+	uint32_t free_first, free_count;
+	uint32_t reserve;                    /* free segments to keep by eviction */
+	uint64_t window_bytes;               /* most that may be written and not flushed */
+
+	struct seg_log log[STORE_LOGS];
+	struct list_link op_wait;            /* puts and deletes that wait for a place */
+	uint64_t queued_bytes;               /* of op_wait and of writes in flight */
+	uint64_t in_flight_bytes;            /* of writes */
+
+	struct append *append;               /* [STORE_WRITES_MAX] */
+	struct list_link append_free, in_flight;
+	unsigned append_busy;
+	uint8_t *append_pages;
+
+	struct reading *reading;             /* [STORE_READS_MAX] */
+	struct list_link reading_free, reads, get_wait;
+	unsigned reading_busy;
+
+	struct disk_io flush_io;
+	bool flush_busy, flush_wanted;
+	uint64_t flush_started_ns, unflushed_bytes, flush_bytes;
+	unsigned flush_failures;
+	struct list_link flush_next, flush_running;
+	struct flush_wait evict_flush, round;
+	bool close_listed;
+
+	struct disk_io footer_io;
+	struct iovec footer_iov;
+	struct seg_log *footer_log;          /* whose footer is being written; NULL: idle */
+	bool footer_busy, footer_seals;
+	uint32_t footer_entries;
+	uint64_t footer_started_ns;
+	uint8_t *footer_memory;
+
+	uint8_t evict_state, evict_step;
+	bool evict_io_busy, evict_forced;
+	uint32_t evict_segment;
+	uint64_t evict_sequence, evict_started_ns;
+	struct disk_io evict_io;
+	struct iovec evict_iov;
+	uint8_t *evict_memory;               /* footer of the segment, then the erased header */
+	struct fmt_entry *evict_entries;
+
+	uint64_t footer_bytes_max;
+	unsigned errors_in_a_row;
+	uint64_t generation_min;             /* segments below it are dead */
+	uint64_t writes_at_tick;
+	struct disk_io super_io;
+	struct iovec super_iov;
+	uint8_t *super_memory;
+	unsigned super_step;                 /* 0: idle; 1..: which write or flush is on */
+};
+
+struct store {
+	uint32_t magic;
+	struct loop *loop;
+	struct store_opts opts;
+	uint8_t uuid[16];
+	uint64_t id;
+	uint64_t sequence;                   /* last one given */
+	uint32_t mount, generation_low;      /* a generation is mount << 32 | generation_low */
+	uint64_t epoch, super_write_count;
+	uint32_t trusted;
+	uint32_t segment_bytes, value_bytes_stored_max;
+	unsigned drive_count, drives_live;
+	struct drive *drive;
+	struct index *index;
+	struct buf_pool pool;
+	struct list_link key_busy[STORE_KEY_BUCKETS];
+	uint64_t ops_in_flight;
+	uint32_t puts_placed;                /* each may need an entry of the index when it is answered */
+	uint32_t dead_entries;               /* entries with INDEX_DEAD */
+	bool index_pressure;
+	bool mark_pending, mark_again;       /* survivors are being told that a drive is out */
+	unsigned marks_left, evictions;
+	struct list_link delete_wait;        /* deletes held back by either */
+	struct list_link flush_next, flush_running;
+	unsigned round_left;                 /* drives that the round of flushes waits for */
+	bool round_failed, in_close_pump;
+	struct loop_op round_op;
+	struct loop_timer tick;
+	unsigned place_next;                 /* ties of placement go round */
+	bool closing, closed;
+	uint64_t close_deadline_ns;
+	void (*close_done)(void *arg);
+	void *close_arg;
+	struct loop_op close_op;
+	struct store_stat count;             /* the counters of it */
+	uint64_t value_bytes;
+};
+
+/* What the store keeps in an operation while it is in flight. */
+enum op_kind { OP_PUT = 1, OP_GET, OP_DELETE, OP_FLUSH };
+
+struct op_state {
+	struct loop_op soon;
+	struct store *st;
+	struct list_link busy;               /* st->key_busy; linked: this operation owns its key */
+	struct list_link behind;             /* operations of the same key that wait */
+	struct store_buf_wait wait;
+	struct flush_wait flush;
+	struct index_place place;            /* get: what is read; put, delete: what was written */
+	uint64_t payload_xxh3;
+	uint8_t kind, attempts;
+	bool placed, was_dead;
+};
+_Static_assert(sizeof(struct op_state) <= sizeof(((struct store_op *)0)->lease),
+	       "an operation's state fits what the caller lends");
+
+static inline struct op_state *op_state(struct store_op *op)
+{
+	return (struct op_state *)(void *)op->lease;
+}
+
+/* Blocks that the operation's record takes. */
+static inline uint32_t op_blocks(struct store_op *op)
+{
+	return op_state(op)->kind == OP_PUT ? fmt_record_blocks(op->value_bytes) : 1;
+}
+
+static inline struct store_op *op_of_state(struct op_state *s)
+{
+	return container_of((uint64_t (*)[24])(void *)s, struct store_op, lease);
+}
+
+/* store.c */
+void op_answer(struct store_op *op, int res);        /* on a later turn */
+void op_finish(struct store_op *op, int res);        /* now: only from a completion */
+void op_dispatch(struct store *st, struct store_op *op);
+void op_written(struct store_op *op);
+void deletes_release(struct store *st);
+void get_next(struct drive *d);
+void get_done(struct reading *r, int res);
+/* Its record can't be believed: a miss from now on, but the key keeps its drive. */
+void index_entry_drop(struct store *st, uint32_t entry);
+void index_entry_remove(struct store *st, uint32_t entry);
+void store_close_pump(struct store *st);
+void store_round_done(struct store *st, int res);
+void store_free(struct store **st);
+
+/* drive.c */
+int drive_init(struct drive *d);
+void drive_free(struct drive *d);
+void drive_queue(struct drive *d, struct store_op *op);
+struct drive *drive_choose(struct store *st, const struct store_op *op);
+void drive_pump(struct drive *d);
+void store_pump(struct store *st);
+void drive_io_result(struct drive *d, int res);
+void drive_flush(struct drive *d, struct flush_wait *w);
+bool drive_quiet(const struct drive *d);
+void drive_tick(struct loop_timer *t);
+void drive_super_fill(const struct drive *d, struct fmt_super_info *out);
+uint64_t drive_free_bytes(const struct drive *d);
+void store_mark(struct store *st);
+
+/* segment.c */
+uint64_t segment_generation(struct store *st);
+uint32_t segment_of_block(const struct drive *d, uint64_t block);
+uint64_t segment_oldest(const struct drive *d);
+void segment_append_pump(struct drive *d);
+void segment_seal_pump(struct drive *d);
+void segment_log_close(struct seg_log *log);
+void segment_flushed(struct drive *d, int res);
+void segment_checkpoint_pump(struct drive *d, bool idle);
+struct seg_log *segment_log_open(const struct drive *d);
+void segment_footer_build(struct seg_log *log, uint32_t entries, uint32_t blocks,
+			  enum fmt_segment_state state, uint8_t *out);
+
+/* evict.c */
+void evict_pump(struct drive *d);
+bool evict_possible(const struct drive *d);
+void evict_free(struct drive *d, uint32_t segment_index);
+
+#endif

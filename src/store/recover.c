@@ -1,0 +1,941 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store_open(): makes a store on blank drives, or finds what is on them. Control path; blocks.
+ *
+ *  1. open and lock every drive, read both superblocks, refuse what is not one whole set of ours
+ *  2. a new mount number goes into the superblocks, second copy first, with a flush between, before anything else
+ *     is written: what this run writes can be told from leftovers of earlier ones
+ *  3. of each segment read header and footer, the younger generation counts; below the drive's
+ *     `oldest_generation` nothing does
+ *  4. footers list their records; after the last one listed, segments that are not sealed are hopped over from
+ *     record header to record header until one is not there, of another generation, or of an older mount
+ *  5. records behind the last watermark (`durable_blocks`) were not flushed when the process died: their
+ *     payload is read and compared; the first that is not whole ends the segment
+ *  6. the youngest unsealed segment of a drive is appended to again, the others are sealed
+ *
+ * So an open reads superblocks, headers, footers, one block a record since the last footer, and at most the window
+ * of unflushed data of each drive (1/128 of it). Deletes are kept in the index as tombstones until
+ * all is read, since drives are read one after another.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "store/inner.h"
+
+#define VALUE_BYTES_DEFAULT (8u << 20)
+#define SEGMENT_BYTES_MAX (256 * MiB)
+#define SEGMENT_GRAIN (64 * KiB)
+#define SEGMENTS_MIN 4u
+#define BUFFER_BYTES_DEFAULT (64 * MiB)
+#define KEYS_MIN 65536u
+#define READ_TRIES 3
+
+/* A drive as it was found, before its number in the set is known. */
+struct found {
+	struct disk *disk;
+	const struct store_drive *want;
+	enum fmt_super_verdict verdict;
+	struct fmt_super_info super;
+	bool missing;
+};
+
+struct opening {
+	struct store *st;
+	struct store_report *report;
+	struct found found[STORE_DRIVES_MAX];
+	bool fresh;
+	uint8_t *block;                      /* scratch: FMT_BLANK_BYTES */
+	uint8_t *record;                     /* scratch: the largest record */
+	uint64_t record_bytes;
+};
+
+/* A segment as its header and footer tell. */
+struct seg_found {
+	struct fmt_segment_info info;
+	bool valid, footer;
+};
+
+__attribute__((format(printf, 3, 4))) static int fail(struct opening *o, int rc,
+						       const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(o->report->text, sizeof(o->report->text), format, args);
+	va_end(args);
+	return rc;
+}
+
+static int read_again(struct disk *disk, void *into, uint64_t bytes, uint64_t offset)
+{
+	int rc = -EIO;
+
+	for (int i = 0; i < READ_TRIES && rc != 0; i++)
+		rc = disk_read_now(disk, into, bytes, offset);
+	return rc;
+}
+
+static int write_again(struct disk *disk, const void *from, uint64_t bytes, uint64_t offset)
+{
+	int rc = -EIO;
+
+	for (int i = 0; i < READ_TRIES && rc != 0; i++)
+		rc = disk_write_now(disk, from, bytes, offset);
+	return rc;
+}
+
+static void *pages(uint64_t bytes)
+{
+	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	return at == MAP_FAILED ? NULL : at;
+}
+
+/* --- drives and superblocks ------------------------------------------------------------------------ */
+
+static const char *path_of(const struct found *f)
+{
+	return f->want->path;
+}
+
+/* Reads one copy; a second look, since a read may lie once. */
+static enum fmt_super_verdict super_read(struct opening *o, struct found *f, uint64_t block,
+					 struct fmt_super_info *out)
+{
+	enum fmt_super_verdict verdict = FMT_SUPER_DAMAGED;
+
+	for (int i = 0; i < 2 && verdict != FMT_SUPER_OK && verdict != FMT_SUPER_BLANK; i++) {
+		if (read_again(f->disk, o->block, FMT_BLOCK_BYTES, block << FMT_BLOCK_SHIFT) == 0)
+			verdict = fmt_super_check(o->block, block, out);
+	}
+	return verdict;
+}
+
+static int found_read(struct opening *o, struct found *f)
+{
+	uint64_t last = disk_info(f->disk)->bytes / FMT_BLOCK_BYTES - 1;
+	struct fmt_super_info second;
+	enum fmt_super_verdict verdict = super_read(o, f, last, &second);
+
+	f->verdict = super_read(o, f, 0, &f->super);
+	if (verdict == FMT_SUPER_OK &&
+	    (f->verdict != FMT_SUPER_OK || second.write_count > f->super.write_count)) {
+		f->super = second;
+		f->verdict = FMT_SUPER_OK;
+	} else if (f->verdict != FMT_SUPER_OK && verdict == FMT_SUPER_NEWER) {
+		f->verdict = FMT_SUPER_NEWER;
+	} else if (f->verdict == FMT_SUPER_BLANK && verdict == FMT_SUPER_DAMAGED) {
+		f->verdict = FMT_SUPER_DAMAGED;
+	}
+	if (f->verdict != FMT_SUPER_BLANK)
+		return 0;
+	if (read_again(f->disk, o->block, FMT_BLANK_BYTES, 0) != 0)
+		return fail(o, -EIO, "drive %s: its first %u KiB can't be read", path_of(f),
+			    FMT_BLANK_BYTES / 1024);
+	if (!bytes_all_zero(o->block, FMT_BLANK_BYTES))
+		f->verdict = FMT_SUPER_FOREIGN;
+	return 0;
+}
+
+static int found_open(struct opening *o, struct found *f)
+{
+	struct store *st = o->st;
+	bool memory = strcmp(f->want->path, "mem") == 0;
+	struct disk_opts opts = {.create_bytes = f->want->bytes, .memory = memory};
+	int rc = disk_open(st->loop, f->want->path, &opts, &f->disk);
+
+	if (rc == -ENOENT && st->opts.degraded) {
+		f->missing = true;
+		return 0;
+	}
+	if (rc == -ENOENT)
+		return fail(o, rc, "drive %s: missing; give size= to make it, or open degraded",
+			    path_of(f));
+	if (rc == -EBUSY)
+		return fail(o, rc, "drive %s: in use by another process", path_of(f));
+	if (rc == -EINVAL)
+		return fail(o, rc, "drive %s: a directory, or not a file or block device of at "
+				   "least 1 MiB", path_of(f));
+	if (rc != 0)
+		return fail(o, rc, "drive %s: can't be opened: %s", path_of(f), strerror(-rc));
+	if (disk_info(f->disk)->bytes < FMT_BLANK_BYTES)
+		return fail(o, -EINVAL, "drive %s: too small", path_of(f));
+	return found_read(o, f);
+}
+
+static int found_refuse(struct opening *o, const struct found *f)
+{
+	switch (f->verdict) {
+	case FMT_SUPER_FOREIGN:
+		return fail(o, -EPROTO, "drive %s: holds data that is not kvof's (first 128 KiB not "
+					"zero); format to overwrite it", path_of(f));
+	case FMT_SUPER_NEWER:
+		return fail(o, -EPROTO, "drive %s: superblock version is newer than %u; use a newer "
+					"kvof, or format", path_of(f), FMT_VERSION);
+	case FMT_SUPER_DAMAGED:
+		return fail(o, -EPROTO, "drive %s: both superblocks are damaged (checksum); format to "
+					"start anew", path_of(f));
+	default:
+		return 0;
+	}
+}
+
+/* All blank, or one whole set. Sets o->fresh. */
+static int set_check(struct opening *o)
+{
+	unsigned n = o->st->opts.drive_count, ok = 0, blank = 0, used = 0;
+	const struct found *first = NULL, *a_blank = NULL;
+	int rc;
+
+	for (unsigned i = 0; i < n; i++) {
+		const struct found *f = &o->found[i];
+
+		if (f->missing)
+			continue;
+		if (!o->st->opts.format && (rc = found_refuse(o, f)) != 0)
+			return rc;
+		if (f->verdict == FMT_SUPER_OK) {
+			ok++;
+			used += f->super.mount > 0;
+			first = first == NULL ? f : first;
+		} else {
+			blank++;
+			a_blank = f;
+		}
+	}
+	o->fresh = o->st->opts.format || ok == 0 || (blank > 0 && used == 0);
+	if (o->fresh && ok + blank < n)
+		return fail(o, -ENOENT, "a new store needs all of its %u drives", n);
+	if (o->fresh)
+		return 0;
+	if (blank > 0)
+		return fail(o, -EINVAL, "drive %s: blank, but %s belongs to a store of %u drives; give "
+					"the drive of the set, or format", path_of(a_blank),
+			    path_of(first), first->super.drive_count);
+	if (first->super.drive_count != n)
+		return fail(o, first->super.drive_count > n ? -ENOENT : -EINVAL,
+			    "drive %s: belongs to a store of %u drives, %u are given", path_of(first),
+			    first->super.drive_count, n);
+	for (unsigned i = 0; i < n; i++) {
+		const struct found *f = &o->found[i];
+
+		if (f->missing)
+			continue;
+		if (memcmp(f->super.uuid, first->super.uuid, 16) != 0 ||
+		    f->super.drive_count != n ||
+		    f->super.segment_bytes != first->super.segment_bytes)
+			return fail(o, -EINVAL, "drive %s: of another set than %s (store id differs)",
+				    path_of(f), path_of(first));
+		for (unsigned j = 0; j < i; j++) {
+			if (!o->found[j].missing && o->found[j].super.drive == f->super.drive)
+				return fail(o, -EINVAL, "drive %s: is drive %u of its set, and so is %s",
+					    path_of(f), f->super.drive, path_of(&o->found[j]));
+		}
+	}
+	return 0;
+}
+
+/* --- geometry -------------------------------------------------------------------------------------- */
+
+static uint64_t drive_share(const struct opening *o, const struct found *f)
+{
+	uint64_t bytes = disk_info(f->disk)->bytes;
+	uint64_t cap = o->st->opts.cap_bytes / o->st->opts.drive_count;
+
+	return o->st->opts.cap_bytes != 0 && cap < bytes ? cap : bytes;
+}
+
+static uint32_t segment_least(uint32_t value_bytes_max)
+{
+	uint64_t blocks = fmt_record_blocks(value_bytes_max) + 2;
+
+	return (uint32_t)bytes_round_up(blocks << FMT_BLOCK_SHIFT, SEGMENT_GRAIN);
+}
+
+static int geometry_choose(struct opening *o)
+{
+	struct store *st = o->st;
+	uint64_t least = segment_least(st->opts.value_bytes_max), share = UINT64_MAX, size;
+
+	for (unsigned i = 0; i < st->opts.drive_count; i++)
+		share = bytes_min(share, drive_share(o, &o->found[i]));
+	size = st->opts.segment_bytes;
+	if (size == 0) {
+		size = bytes_min(share / 64 / SEGMENT_GRAIN * SEGMENT_GRAIN, SEGMENT_BYTES_MAX);
+		if (size < least)
+			size = least;
+	}
+	if (size < least || size % FMT_BLOCK_BYTES != 0)
+		return fail(o, -EINVAL, "segment size: %" PRIu64 " bytes; with values of up to %u bytes "
+					"it must be a multiple of 4096 and at least %" PRIu64, size,
+			    st->opts.value_bytes_max, least);
+	st->segment_bytes = (uint32_t)size;
+	return 0;
+}
+
+/* The cap is physical: segments past a drive's share are never written. */
+static int geometry_check(struct opening *o)
+{
+	struct store *st = o->st;
+
+	if (segment_least(st->opts.value_bytes_max) > st->segment_bytes)
+		return fail(o, -EINVAL, "values of up to %u bytes do not fit the segments of %u bytes that "
+					"this store was made with; format, or use a smaller limit",
+			    st->opts.value_bytes_max, st->segment_bytes);
+	for (unsigned i = 0; i < st->drive_count; i++) {
+		struct drive *d = &st->drive[i];
+		uint64_t share;
+
+		d->segment_blocks = st->segment_bytes >> FMT_BLOCK_SHIFT;
+		d->segment_count = SEGMENTS_MIN;
+		if (d->missing)
+			continue;
+		share = disk_info(d->disk)->bytes;
+		if (st->opts.cap_bytes != 0)
+			share = bytes_min(share, st->opts.cap_bytes / st->drive_count);
+		d->segment_count = fmt_segment_count(share, st->segment_bytes);
+#ifdef KVOF_PLANT_CAP_OFF_BY_SEGMENT
+		if (st->opts.cap_bytes != 0)
+			d->segment_count++;          /* planted fault */
+#endif
+		if (d->segment_count < SEGMENTS_MIN)
+			return fail(o, -EINVAL, "drive %s: too small: %" PRIu64 " bytes usable, at least "
+						"%" PRIu64 " with values of up to %u bytes", d->path,
+				    share, (uint64_t)SEGMENTS_MIN * st->segment_bytes + 17 * 4096,
+				    st->opts.value_bytes_max);
+	}
+	return 0;
+}
+
+static uint32_t keys_max(const struct store *st)
+{
+	uint64_t bytes = 0, keys = st->opts.index_keys_max;
+
+	for (unsigned i = 0; i < st->drive_count; i++)
+		bytes += (uint64_t)st->drive[i].segment_count * st->segment_bytes;
+	if (keys == 0)
+		keys = bytes / 256 / INDEX_KEY_BYTES_MAX;
+	if (st->opts.index_keys_max == 0 && keys < KEYS_MIN)
+		keys = KEYS_MIN;
+	return (uint32_t)bytes_min(keys, INDEX_KEYS_LIMIT);
+}
+
+/* --- superblocks written --------------------------------------------------------------------------- */
+
+static int super_write(struct opening *o, struct drive *d)
+{
+	uint64_t last = disk_info(d->disk)->bytes / FMT_BLOCK_BYTES - 1;
+	struct fmt_super_info info;
+	int rc;
+
+	drive_super_fill(d, &info);
+	fmt_super_write(o->block, &info, last);
+	rc = write_again(d->disk, o->block, FMT_BLOCK_BYTES, last << FMT_BLOCK_SHIFT);
+	if (rc == 0)
+		rc = disk_flush_now(d->disk);
+	fmt_super_write(o->block, &info, 0);
+	if (rc == 0)
+		rc = write_again(d->disk, o->block, FMT_BLOCK_BYTES, 0);
+	if (rc == 0)
+		rc = disk_flush_now(d->disk);
+	if (rc != 0)
+		return fail(o, rc, "drive %s: superblock can't be written: %s", d->path, strerror(-rc));
+	return 0;
+}
+
+static int supers_write(struct opening *o)
+{
+	struct store *st = o->st;
+
+	st->super_write_count++;
+	for (unsigned i = 0; i < st->drive_count; i++) {
+		int rc = st->drive[i].missing ? 0 : super_write(o, &st->drive[i]);
+
+		if (rc != 0)
+			return rc;
+	}
+	return 0;
+}
+
+/* --- segments -------------------------------------------------------------------------------------- */
+
+static struct fmt_place place_of(const struct drive *d, uint32_t segment, uint32_t block)
+{
+	return (struct fmt_place){
+		.store_id = d->st->id,
+		.drive = d->index,
+		.block = fmt_segment_block(d->st->segment_bytes, segment) + block,
+	};
+}
+
+static void segment_look(struct opening *o, struct drive *d, uint32_t i, struct seg_found *out)
+{
+	uint32_t bytes = d->st->segment_bytes;
+	struct fmt_place head = place_of(d, i, 0), tail = place_of(d, i, d->segment_blocks - 1);
+	struct fmt_segment_info info;
+
+	*out = (struct seg_found){.valid = false};
+	for (int tries = 0; tries < 2 && !out->valid; tries++) {
+		if (read_again(d->disk, o->block, FMT_BLOCK_BYTES, head.block << FMT_BLOCK_SHIFT) == 0 &&
+		    fmt_header_check(o->block, &head, bytes, &info) == NULL &&
+		    info.generation >= d->generation_min)
+			*out = (struct seg_found){.info = info, .valid = true};
+		if (tries == 0 && bytes_all_zero(o->block, FMT_BLOCK_BYTES))
+			break;
+	}
+	for (int tries = 0; tries < 2 && !out->footer; tries++) {
+		if (read_again(d->disk, o->block, FMT_BLOCK_BYTES, tail.block << FMT_BLOCK_SHIFT) == 0 &&
+		    fmt_footer_check(o->block, &tail, bytes, &info) == NULL &&
+		    info.generation >= d->generation_min &&
+		    (!out->valid || info.generation >= out->info.generation))
+			*out = (struct seg_found){.info = info, .valid = true, .footer = true};
+		if (tries == 0 && bytes_all_zero(o->block, FMT_BLOCK_BYTES))
+			break;
+	}
+}
+
+static void record_apply(struct opening *o, struct drive *d, uint32_t segment,
+			 const struct fmt_entry *e, uint64_t sequence_base)
+{
+	struct store *st = o->st;
+	struct segment *seg = &d->segment[segment];
+	struct kv_key key = {.len = e->key_len};
+	struct index_place place = {
+		.sequence = sequence_base + le32_get(e->sequence_delta),
+		.block = (uint32_t)place_of(d, segment, le32_get(e->block)).block,
+		.value_bytes = le32_get(e->value_bytes),
+		.drive = d->index,
+		.flags = e->kind == FMT_DELETE ? INDEX_TOMBSTONE : 0,
+	};
+	uint32_t entry;
+
+	memcpy(key.byte, e->key, sizeof(key.byte));
+	if (place.sequence > seg->sequence_last)
+		seg->sequence_last = place.sequence;
+	if (place.sequence > st->sequence)
+		st->sequence = place.sequence;
+	if (e->kind == FMT_DELETE)
+		seg->tombstone_count++;
+	entry = index_find(st->index, &key);
+	if (entry != INDEX_NONE && index_place(st->index, entry).sequence >= place.sequence)
+		return;
+	if (place.value_bytes > st->value_bytes_stored_max ||
+	    !index_put(st->index, &key, &place))
+		o->report->dropped_records++;
+}
+
+/* Reads a whole record and compares its payload. */
+static bool record_whole(struct opening *o, struct drive *d, uint32_t segment,
+			 const struct fmt_entry *e)
+{
+	uint32_t bytes = le32_get(e->value_bytes);
+	uint64_t length = (uint64_t)fmt_record_blocks(bytes) << FMT_BLOCK_SHIFT;
+	struct fmt_place at = place_of(d, segment, le32_get(e->block));
+	struct fmt_record_info info;
+
+	must(length <= o->record_bytes);
+	for (int tries = 0; tries < 2; tries++) {
+		if (read_again(d->disk, o->record, length, at.block << FMT_BLOCK_SHIFT) == 0 &&
+		    fmt_record_check(o->record, &at, d->segment_blocks, &info) == NULL &&
+		    info.value_bytes == bytes &&
+		    (info.kind == FMT_DELETE ||
+		     info.payload_xxh3 ==
+			     hash_xxh3(o->record + sizeof(struct fmt_record), bytes)))
+			return true;
+	}
+	return false;
+}
+
+/* The record at `block` of the segment, if one of this generation is there. */
+static bool hop_read(struct opening *o, struct drive *d, uint32_t segment, uint32_t block,
+		     struct fmt_record_info *out)
+{
+	struct fmt_place at = place_of(d, segment, block);
+	uint32_t room = d->segment_blocks - 1 - block;
+
+	for (int tries = 0; tries < 2; tries++) {
+		if (read_again(d->disk, o->block, FMT_BLOCK_BYTES, at.block << FMT_BLOCK_SHIFT) == 0 &&
+		    fmt_record_check(o->block, &at, room, out) == NULL)
+			return true;
+		if (bytes_all_zero(o->block, FMT_BLOCK_BYTES))
+			return false;
+	}
+	return false;
+}
+
+/* Follows the records of an unsealed segment; log->entries and next_block are extended. */
+static void segment_hop(struct opening *o, struct seg_log *log, uint32_t mount)
+{
+	struct drive *d = log->drive;
+	struct store *st = d->st;
+	uint64_t generation = d->segment[log->segment_index].generation;
+	uint32_t durable = log->next_block, most = fmt_entries_max(st->segment_bytes);
+	uint32_t listed = log->entry_count;
+	struct fmt_record_info r;
+
+	while (log->next_block < d->segment_blocks - 1 && log->entry_count < most &&
+	       hop_read(o, d, log->segment_index, log->next_block, &r)) {
+		struct fmt_entry *e = &log->entries[log->entry_count];
+		uint64_t delta = r.sequence - log->sequence_base;
+
+		if (r.generation != generation || r.mount < mount || delta > UINT32_MAX ||
+		    r.value_bytes > st->value_bytes_stored_max)
+			break;
+		mount = r.mount;
+		if (r.durable_blocks > durable && r.durable_blocks <= log->next_block)
+			durable = r.durable_blocks;
+		*e = (struct fmt_entry){
+			.block = le32_of(log->next_block),
+			.value_bytes = le32_of(r.value_bytes),
+			.sequence_delta = le32_of((uint32_t)delta),
+			.key_len = r.key.len,
+			.kind = (uint8_t)r.kind,
+		};
+		memcpy(e->key, r.key.byte, sizeof(e->key));
+		log->entry_count++;
+		log->next_block += fmt_record_blocks(r.value_bytes);
+	}
+	for (uint32_t i = listed; i < log->entry_count; i++) {
+		if (le32_get(log->entries[i].block) < durable ||
+		    record_whole(o, d, log->segment_index, &log->entries[i]))
+			continue;
+		log->next_block = le32_get(log->entries[i].block);
+		log->entry_count = i;
+	}
+}
+
+static bool footer_read(struct opening *o, struct seg_log *log, const struct fmt_segment_info *info)
+{
+	struct drive *d = log->drive;
+	uint64_t bytes = (uint64_t)fmt_footer_blocks(info->entry_count) << FMT_BLOCK_SHIFT;
+	uint64_t end = place_of(d, log->segment_index, d->segment_blocks).block << FMT_BLOCK_SHIFT;
+
+	for (int tries = 0; tries < 2; tries++) {
+		if (read_again(d->disk, d->footer_memory, bytes, end - bytes) == 0 &&
+		    fmt_footer_entries(d->footer_memory, info, log->entries) == NULL)
+			return true;
+	}
+	return false;
+}
+
+/* Reads one segment into the log (scratch or to be kept) and applies its records. True: it is not sealed. */
+static bool segment_read(struct opening *o, struct seg_log *log, const struct seg_found *f)
+{
+	struct drive *d = log->drive;
+	struct segment *seg = &d->segment[log->segment_index];
+	bool listed = f->footer && footer_read(o, log, &f->info);
+	bool sealed = listed && f->info.state == FMT_SEGMENT_SEALED;
+
+	seg->generation = f->info.generation;
+	log->sequence_base = f->info.sequence_base;
+	log->entry_count = listed ? f->info.entry_count : 0;
+	log->next_block = listed ? f->info.used_blocks : 1;
+	log->checkpoint_entries = log->entry_count;
+	if (!sealed)
+		segment_hop(o, log, listed ? f->info.mount : 0);
+	log->append_count = log->durable_entries = log->entry_count;
+	log->written_blocks = log->durable_blocks = log->next_block;
+	seg->state = SEGMENT_SEALED;
+	seg->used_blocks = log->next_block;
+	seg->entry_count = log->entry_count;
+	seg->sequence_last = log->sequence_base;
+	if (log->sequence_base > d->st->sequence)
+		d->st->sequence = log->sequence_base;
+	for (uint32_t i = 0; i < log->entry_count; i++)
+		record_apply(o, d, log->segment_index, &log->entries[i], log->sequence_base);
+	return !sealed;
+}
+
+static void footer_write_now(struct opening *o, struct seg_log *log, enum fmt_segment_state state)
+{
+	struct drive *d = log->drive;
+	uint64_t bytes = (uint64_t)fmt_footer_blocks(log->entry_count) << FMT_BLOCK_SHIFT;
+	uint64_t end = place_of(d, log->segment_index, d->segment_blocks).block << FMT_BLOCK_SHIFT;
+
+	segment_footer_build(log, log->entry_count, log->written_blocks, state, d->footer_memory);
+	if (write_again(d->disk, d->footer_memory, bytes, end - bytes) == 0)
+		log->checkpoint_entries = log->entry_count;
+}
+
+/* In order of age, so that the last one that is not sealed is the one to go on with. */
+static int order_by_generation(const void *a, const void *b, void *found)
+{
+	const struct seg_found *x = (const struct seg_found *)found + *(const uint32_t *)a;
+	const struct seg_found *y = (const struct seg_found *)found + *(const uint32_t *)b;
+
+	if (x->info.generation != y->info.generation)
+		return x->info.generation < y->info.generation ? -1 : 1;
+	return *(const uint32_t *)a < *(const uint32_t *)b ? -1 : *(const uint32_t *)a > *(const uint32_t *)b;
+}
+
+/* Log 0 is kept for the youngest unsealed segment; log 1 reads the others. */
+static void segments_apply(struct opening *o, struct drive *d, struct seg_found *found,
+			   const uint32_t *order)
+{
+	uint32_t youngest = d->segment_count;
+
+	for (uint32_t n = 0; n < d->segment_count; n++) {
+		const struct seg_found *f = &found[order[n]];
+
+		if (f->valid && f->info.state != FMT_SEGMENT_ERASED &&
+		    !(f->footer && f->info.state == FMT_SEGMENT_SEALED))
+			youngest = order[n];
+	}
+	for (uint32_t n = 0; n < d->segment_count; n++) {
+		uint32_t i = order[n];
+		struct seg_log *log = &d->log[i == youngest ? 0 : 1];
+		bool open;
+
+		d->segment[i].state = SEGMENT_FREE;
+		if (!found[i].valid || found[i].info.state == FMT_SEGMENT_ERASED) {
+			d->segment[i].generation = found[i].info.generation;
+			evict_free(d, i);
+			continue;
+		}
+		log->segment_index = i;
+		open = segment_read(o, log, &found[i]);
+		o->report->segments++;
+		if (open && i == youngest) {
+			log->state = SEGLOG_OPEN;
+			d->segment[i].state = SEGMENT_OPEN;
+		} else if (open) {
+			(void)disk_flush_now(d->disk);
+			footer_write_now(o, log, FMT_SEGMENT_SEALED);
+		}
+	}
+}
+
+/* Segments past the cap of this run: what they hold goes, for good. */
+static void segments_erase_beyond(struct opening *o, struct drive *d)
+{
+	uint32_t all = fmt_segment_count(disk_info(d->disk)->bytes, d->st->segment_bytes);
+	struct seg_found f;
+
+	for (uint32_t i = d->segment_count; i < all; i++) {
+		struct fmt_segment_info info = {.state = FMT_SEGMENT_ERASED, .used_blocks = 1};
+		struct fmt_place head = place_of(d, i, 0), tail = place_of(d, i, d->segment_blocks - 1);
+
+		segment_look(o, d, i, &f);
+		if (!f.valid || f.info.state == FMT_SEGMENT_ERASED)
+			continue;
+		info.generation = segment_generation(d->st);
+		fmt_header_write(o->block, &head, d->st->segment_bytes, &info);
+		(void)write_again(d->disk, o->block, FMT_BLOCK_BYTES, head.block << FMT_BLOCK_SHIFT);
+		fmt_footer_write(o->block, &tail, d->st->segment_bytes, &info, NULL);
+		(void)write_again(d->disk, o->block, FMT_BLOCK_BYTES, tail.block << FMT_BLOCK_SHIFT);
+	}
+}
+
+static int drive_recover(struct opening *o, struct drive *d)
+{
+	struct seg_found *found = calloc(d->segment_count, sizeof(*found));
+	uint32_t *order = calloc(d->segment_count, sizeof(*order));
+	uint64_t oldest = 0;
+
+	if (found == NULL || order == NULL) {
+		free(found);
+		free(order);
+		return -ENOMEM;
+	}
+	for (uint32_t i = 0; i < d->segment_count; i++) {
+		order[i] = i;
+		if (o->fresh)
+			continue;
+		segment_look(o, d, i, &found[i]);
+		if (found[i].valid && found[i].info.oldest_generation > oldest)
+			oldest = found[i].info.oldest_generation;
+	}
+	for (uint32_t i = 0; i < d->segment_count; i++) {
+		if (found[i].valid && found[i].info.generation < oldest)
+			found[i] = (struct seg_found){.valid = false};
+	}
+	qsort_r(order, d->segment_count, sizeof(*order), order_by_generation, found);
+	segments_apply(o, d, found, order);
+	free(found);
+	free(order);
+	return 0;
+}
+
+/* Everything found is made durable, and the open segments get a footer of this mount. */
+static int logs_settle(struct opening *o)
+{
+	struct store *st = o->st;
+
+	for (unsigned i = 0; i < st->drive_count; i++) {
+		struct drive *d = &st->drive[i];
+		int rc;
+
+		if (d->missing)
+			continue;
+		if (!o->fresh)
+			segments_erase_beyond(o, d);
+		rc = disk_flush_now(d->disk);
+		if (rc != 0)
+			return fail(o, rc, "drive %s: flush failed: %s", d->path, strerror(-rc));
+		if (d->log[0].state == SEGLOG_OPEN)
+			footer_write_now(o, &d->log[0], FMT_SEGMENT_OPEN);
+		d->log[1].state = SEGLOG_NONE;
+	}
+	return 0;
+}
+
+static int index_settle(struct opening *o)
+{
+	struct store *st = o->st;
+	struct index *ix = st->index;
+
+	for (uint32_t e = index_next(ix, 0); e != INDEX_NONE; e = index_next(ix, e + 1)) {
+		struct index_place p = index_place(ix, e);
+		struct drive *d = &st->drive[p.drive];
+
+		if ((p.flags & INDEX_TOMBSTONE) != 0) {
+			index_remove(ix, e);
+			continue;
+		}
+		d->segment[segment_of_block(d, p.block)].live_count++;
+		st->value_bytes += p.value_bytes;
+	}
+	return index_sort(ix);
+}
+
+/* --- the whole ------------------------------------------------------------------------------------- */
+
+static void set_fresh(struct opening *o)
+{
+	struct store *st = o->st;
+
+	ssize_t random_bytes = getrandom(st->uuid, sizeof(st->uuid), 0);
+
+	must(random_bytes == (ssize_t)sizeof(st->uuid));
+	st->trusted = (1u << st->drive_count) - 1;
+	st->value_bytes_stored_max = st->opts.value_bytes_max;
+	for (unsigned i = 0; i < st->drive_count; i++) {
+		st->drive[i].disk = o->found[i].disk;
+		o->found[i].disk = NULL;
+		snprintf(st->drive[i].path, sizeof(st->drive[i].path), "%s", o->found[i].want->path);
+	}
+}
+
+/* Takes the identity of the set from the superblock of the highest epoch. */
+static void set_known(struct opening *o)
+{
+	struct store *st = o->st;
+	const struct fmt_super_info *truth = NULL;
+	uint32_t present = 0, trusted;
+
+	for (unsigned i = 0; i < st->drive_count; i++) {
+		const struct fmt_super_info *s = &o->found[i].super;
+
+		if (o->found[i].missing)
+			continue;
+		if (truth == NULL || s->epoch > truth->epoch)
+			truth = s;
+		if (s->mount > st->mount)
+			st->mount = s->mount;
+		if (s->write_count > st->super_write_count)
+			st->super_write_count = s->write_count;
+		if (s->sequence_min > st->sequence)
+			st->sequence = s->sequence_min;
+		if (s->value_bytes_max > st->value_bytes_stored_max)
+			st->value_bytes_stored_max = s->value_bytes_max;
+	}
+	memcpy(st->uuid, truth->uuid, sizeof(st->uuid));
+	st->segment_bytes = truth->segment_bytes;
+	st->mount++;
+	trusted = truth->trusted;
+	for (unsigned i = 0; i < st->drive_count; i++)
+		st->drive[i].failed = st->drive[i].missing = true;
+	for (unsigned i = 0; i < st->drive_count; i++) {
+		struct found *f = &o->found[i];
+		struct drive *d;
+
+		if (f->missing)
+			continue;
+		d = &st->drive[f->super.drive];
+		d->disk = f->disk;
+		f->disk = NULL;
+		d->failed = d->missing = false;
+		snprintf(d->path, sizeof(d->path), "%s", f->want->path);
+		present |= 1u << f->super.drive;
+		d->generation_min = f->super.generation_min;
+		if ((trusted >> f->super.drive & 1) == 0) {
+			d->generation_min = (uint64_t)st->mount << 32;
+			log_warn("store drive %s: was out of the set; what it holds is not used",
+				 d->path);
+		}
+	}
+	st->epoch = truth->epoch + (present != trusted);
+	st->trusted = present;
+}
+
+static int store_init(struct opening *o)
+{
+	struct store *st = o->st;
+	uint64_t buffers = st->opts.buffer_bytes != 0 ? st->opts.buffer_bytes : BUFFER_BYTES_DEFAULT;
+	int rc;
+
+	if (st->opts.value_bytes_max > st->value_bytes_stored_max)
+		st->value_bytes_stored_max = st->opts.value_bytes_max;
+	o->record_bytes = (uint64_t)fmt_record_blocks(st->value_bytes_stored_max) << FMT_BLOCK_SHIFT;
+	o->record = pages(o->record_bytes);
+	st->id = fmt_store_id(st->uuid);
+	rc = geometry_check(o);
+	if (rc != 0)
+		return rc;
+	if (buffers < 4 * o->record_bytes)
+		buffers = 4 * o->record_bytes;
+	rc = buf_pool_open(&st->pool, st->loop, buffers);
+	if (rc == 0)
+		rc = index_open(keys_max(st), &st->index);
+	if (rc != 0 || o->record == NULL)
+		return fail(o, -ENOMEM, "no memory for buffers of %" PRIu64 " bytes and an index of %u keys",
+			    buffers, keys_max(st));
+	for (unsigned i = 0; i < st->drive_count; i++) {
+		if (drive_init(&st->drive[i]) != 0)
+			return fail(o, -ENOMEM, "drive %s: no memory", st->drive[i].path);
+		st->drives_live += !st->drive[i].failed;
+	}
+	return 0;
+}
+
+static int store_recover(struct opening *o)
+{
+	struct store *st = o->st;
+	int rc;
+
+	/* A format first says "made, never opened" everywhere: a crash in between is a format again. */
+	rc = o->fresh ? supers_write(o) : 0;
+	if (rc == 0 && o->fresh)
+		st->mount = 1;
+	if (rc == 0)
+		rc = supers_write(o);
+	if (rc != 0)
+		return rc;
+	index_unsort(st->index);
+	for (unsigned i = 0; i < st->drive_count; i++) {
+		if (!st->drive[i].missing && drive_recover(o, &st->drive[i]) != 0)
+			return fail(o, -ENOMEM, "drive %s: no memory", st->drive[i].path);
+	}
+	if (index_settle(o) != 0)
+		return fail(o, -ENOMEM, "no memory to sort %u keys", index_count(st->index));
+	return logs_settle(o);
+}
+
+static struct store *store_new(const struct store_opts *opts, struct loop *loop)
+{
+	struct store *st = calloc(1, sizeof(*st));
+
+	if (st == NULL)
+		return NULL;
+	st->drive = calloc(opts->drive_count, sizeof(*st->drive));
+	OBJ_INIT(st, STORE_MAGIC);
+	st->loop = loop;
+	st->opts = *opts;
+	st->drive_count = opts->drive_count;
+	if (st->opts.value_bytes_max == 0)
+		st->opts.value_bytes_max = VALUE_BYTES_DEFAULT;
+	for (unsigned i = 0; i < STORE_KEY_BUCKETS; i++)
+		list_init(&st->key_busy[i]);
+	list_init(&st->delete_wait);
+	list_init(&st->flush_next);
+	list_init(&st->flush_running);
+	list_init(&st->pool.waiting);
+	loop_timer_init(&st->tick, drive_tick);
+	for (unsigned i = 0; st->drive != NULL && i < opts->drive_count; i++) {
+		struct drive *d = &st->drive[i];
+
+		d->st = st;
+		d->index = (uint8_t)i;
+		list_init(&d->op_wait);
+		list_init(&d->append_free);
+		list_init(&d->in_flight);
+		list_init(&d->reading_free);
+		list_init(&d->reads);
+		list_init(&d->get_wait);
+		list_init(&d->flush_next);
+		list_init(&d->flush_running);
+	}
+	return st;
+}
+
+static uint64_t clock_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * NS_PER_S + (uint64_t)ts.tv_nsec;
+}
+
+static int open_steps(struct opening *o)
+{
+	struct store *st = o->st;
+	int rc = 0;
+
+	for (unsigned i = 0; i < st->drive_count && rc == 0; i++) {
+		o->found[i].want = &st->opts.drive[i];
+		rc = found_open(o, &o->found[i]);
+	}
+	if (rc == 0)
+		rc = set_check(o);
+	if (rc != 0)
+		return rc;
+	if (o->fresh) {
+		rc = geometry_choose(o);
+		if (rc != 0)
+			return rc;
+		set_fresh(o);
+	} else {
+		set_known(o);
+	}
+	rc = store_init(o);
+	return rc != 0 ? rc : store_recover(o);
+}
+
+int store_open(const struct store_opts *opts, struct loop *loop, struct store **out,
+	       struct store_report *report)
+{
+	struct opening o = {.report = report};
+	uint64_t began = clock_ns();
+	int rc;
+
+	must(opts->drive_count >= 1 && opts->drive_count <= STORE_DRIVES_MAX);
+	must(opts->value_bytes_max <= STORE_VALUE_BYTES_LIMIT);
+	*report = (struct store_report){.text = ""};
+	o.st = store_new(opts, loop);
+	o.block = pages(FMT_BLANK_BYTES);
+	if (o.st == NULL || o.st->drive == NULL || o.block == NULL)
+		rc = fail(&o, -ENOMEM, "no memory");
+	else
+		rc = open_steps(&o);
+	if (rc == 0) {
+		struct store_stat stat;
+
+		store_stat(o.st, &stat);
+		report->keys = stat.keys;
+		report->metadata_bytes_read = stat.device_read_bytes;
+		snprintf(report->text, sizeof(report->text), "%" PRIu64 " keys on %u drives%s",
+			 stat.keys, stat.drives, o.fresh ? ", new" : "");
+		*out = o.st;
+	} else if (o.st != NULL) {
+		store_free(&o.st);
+	}
+	for (unsigned i = 0; i < opts->drive_count; i++) {
+		if (o.found[i].disk != NULL)
+			disk_close(&o.found[i].disk);
+	}
+	if (o.record != NULL)
+		munmap(o.record, o.record_bytes);
+	if (o.block != NULL)
+		munmap(o.block, FMT_BLANK_BYTES);
+	report->open_ns = clock_ns() - began;
+	return rc;
+}
