@@ -514,6 +514,18 @@ void sim_op_end_soon(struct loop *loop, struct loop_op *op, int res, uint64_t de
 
 /* ---- loop.h ---- */
 
+void *loop_buffer_map(uint64_t bytes)
+{
+	must(bytes > 0);
+	return aligned_alloc(4096, bytes_round_up(bytes, 4096));
+}
+
+void loop_buffer_unmap(void *at, uint64_t bytes)
+{
+	must(at == NULL || bytes > 0);
+	free(at);
+}
+
 const char *loop_kind(void)
 {
 	return "simulator";

@@ -43,6 +43,9 @@
 #define RING_ENTRIES_MAX 4096u
 #define TURN_TIMERS_MAX 16u
 #define TURN_MSGS_MAX 16u
+/* Requests go in after so many callbacks and not only at the end of the turn: a drive that stands still while
+ * a whole batch is prepared read 4 KiB at depth 32 by 12 % slower (virtio, 6.18). Sends wait for the end. */
+#define TURN_SUBMIT_EACH 8u
 
 _Static_assert(TURN_TIMERS_MAX + TURN_MSGS_MAX < LOOP_TURN_DONE_MAX,
 	       "completions always get their share of a turn");
@@ -285,7 +288,8 @@ static unsigned turn_ops(struct loop *l, unsigned most)
 		op->next = NULL;
 		l->ops_flying--;
 		op->done(op, op->res);
-		n++;
+		if (++n % TURN_SUBMIT_EACH == 0 && io_uring_sq_ready(&l->ring) > 0)
+			io_uring_submit(&l->ring);
 	}
 	return n;
 }

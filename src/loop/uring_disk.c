@@ -472,6 +472,39 @@ void disk_discard(struct disk *disk, struct disk_io *io)
 	ring_tag_set(sqe, io, RING_DISK);
 }
 
+/* ---- memory for transfers ---- */
+
+#define HUGE_PAGE (2 * MiB)
+
+/* Maps more than asked and gives back what lies before and after the aligned part. */
+void *loop_buffer_map(uint64_t bytes)
+{
+	uint64_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : DISK_ALIGN;
+	uint64_t whole = bytes_round_up(bytes, DISK_ALIGN), before;
+	uint8_t *at = mmap(NULL, whole + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	must(bytes > 0);
+	if (at == MAP_FAILED)
+		return NULL;
+	before = bytes_round_up((uintptr_t)at, align) - (uintptr_t)at;
+	if (before > 0)
+		munmap(at, before);
+	at += before;
+	munmap(at + whole, align - before);
+	(void)madvise(at, whole, MADV_HUGEPAGE);
+	if (madvise(at, whole, MADV_POPULATE_WRITE) != 0 && errno == ENOMEM) {
+		munmap(at, whole);
+		return NULL;
+	}
+	return at;
+}
+
+void loop_buffer_unmap(void *at, uint64_t bytes)
+{
+	if (at != NULL)
+		munmap(at, bytes_round_up(bytes, DISK_ALIGN));
+}
+
 /* ---- the blocking calls ---- */
 
 static int disk_now(struct disk *d, uint8_t *at, uint64_t bytes, uint64_t offset_bytes,

@@ -20,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -82,11 +81,10 @@ static void pin(int cpu)
 static uint8_t *memory(uint64_t bytes)
 {
 	struct prng p = prng_of(1);
-	uint8_t *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint8_t *at = loop_buffer_map(bytes);
 
-	if (at == MAP_FAILED)
+	if (at == NULL)
 		fail("memory");
-	(void)madvise(at, bytes, MADV_HUGEPAGE);
 	prng_fill(&p, at, bytes);
 	return at;
 }
@@ -142,7 +140,7 @@ static void *raw_sender(void *arg)
 	}
 end:
 	shutdown(fd, SHUT_WR);
-	munmap(set, b.set_bytes);
+	loop_buffer_unmap(set, b.set_bytes);
 	return NULL;
 }
 
@@ -166,7 +164,7 @@ static void *raw_receiver(void *arg)
 			n++;
 		}
 	}
-	munmap(set, b.set_bytes);
+	loop_buffer_unmap(set, b.set_bytes);
 	return NULL;
 }
 
@@ -337,7 +335,7 @@ static void *side_main(void *arg)
 	while (loop_turn(s->loop, NS_PER_MS) > 0)
 		;
 	loop_close(&s->loop);
-	munmap(s->set, b.set_bytes);
+	loop_buffer_unmap(s->set, b.set_bytes);
 	return NULL;
 }
 
@@ -435,7 +433,7 @@ static void bench_disk(void)
 	b.cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - b.cpu_ns;
 	disk_close(&dsk.disk);
 	loop_close(&dsk.loop);
-	munmap(set, b.set_bytes);
+	loop_buffer_unmap(set, b.set_bytes);
 }
 
 /* ---- the command line ---- */

@@ -264,6 +264,19 @@ TEST(run_ends_when_stopped)
 	end();
 }
 
+TEST(buffers_are_aligned_and_can_be_written_to_the_last_byte)
+{
+	for (uint64_t bytes = 1; bytes <= 5 * MiB; bytes = bytes * 7 + 1) {
+		uint8_t *at = loop_buffer_map(bytes);
+
+		expect(at != NULL && ((uintptr_t)at & 4095) == 0);
+		memset(at, 0x5a, bytes);
+		expect(at[bytes - 1] == 0x5a);
+		loop_buffer_unmap(at, bytes);
+	}
+	loop_buffer_unmap(NULL, 1);
+}
+
 /* ---- disk ---- */
 
 static struct disk *drive(uint64_t create_bytes)
