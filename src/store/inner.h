@@ -318,6 +318,8 @@ void index_entry_remove(struct store *st, uint32_t entry);
 void store_close_pump(struct store *st);
 void store_round_done(struct store *st, int res);
 void store_free(struct store **st);
+/* For tests: the process has died; its memory goes, its drives are not touched. */
+void store_forget(struct store **st);
 
 /* drive.c */
 int drive_init(struct drive *d);

@@ -164,7 +164,6 @@ static int log_start(struct drive *d, bool for_delete)
 		.next_block = 1,
 		.sequence_base = st->sequence,
 		.entries = log->entries,
-		.flush = {.done = log_flushed},
 	};
 	list_init(&log->appends);
 	d->free_first = (d->free_first + 1) % d->segment_count;
@@ -564,6 +563,7 @@ static void log_seal_step(struct seg_log *log)
 		log->state = SEGLOG_FOOTER;     /* planted fault: what it lists may not last */
 #else
 		log->state = SEGLOG_FLUSH;
+		log->flush.done = log_flushed;
 		drive_flush(d, &log->flush);
 #endif
 	}

@@ -806,3 +806,10 @@ void store_free(struct store **stp)
 	st->magic = 0;
 	free(st);
 }
+
+void store_forget(struct store **stp)
+{
+	for (unsigned i = 0; i < (*stp)->drive_count; i++)
+		(*stp)->drive[i].disk = NULL;
+	store_free(stp);
+}

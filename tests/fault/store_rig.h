@@ -12,6 +12,7 @@
 #include "base/prng.h"
 #include "loop/loop.h"
 #include "loop/sim.h"
+#include "store/inner.h"
 #include "store/store.h"
 
 #define RIG_DRIVES_MAX 4
@@ -112,12 +113,13 @@ static inline void rig_close(struct rig *g)
 	expect(rig_wait(&done));
 }
 
-/* The process dies; its memory is left to the test's end. */
+/* The process dies. */
 static inline void rig_crash(struct rig *g, bool keep_unflushed)
 {
 	sim_crash(&g->loop, keep_unflushed);
 	g->loop = NULL;
-	g->st = NULL;
+	if (g->st != NULL)
+		store_forget(&g->st);
 }
 
 static inline void rig_end(struct rig *g)
