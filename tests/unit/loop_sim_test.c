@@ -596,6 +596,282 @@ TEST(a_sender_waits_while_nobody_reads)
 	free(to);
 }
 
+/* ---- any order of things, many seeds ---- */
+
+enum { VERSIONS_SECTORS = 256, VERSIONS_FLYING = 8 };
+
+/* What each sector may hold: every version from `least` to `most`. A version is stamped on each byte. */
+struct version { uint16_t least, most, done; };
+
+static struct version version[VERSIONS_SECTORS];
+static uint16_t stamp;
+
+struct vio {
+	struct dio d;
+	bool flush;
+	uint16_t stamp;
+	struct version seen[VERSIONS_SECTORS];          /* at submission of a flush */
+	uint8_t *buffer;
+};
+
+static struct vio vio[VERSIONS_FLYING];
+
+static void vio_done(struct vio *v)
+{
+	uint64_t first = v->d.io.offset_bytes / 512, end = first + v->d.io.bytes / 512;
+
+	expect_int(v->d.res, 0);
+	for (uint64_t i = 0; v->flush && i < VERSIONS_SECTORS; i++)
+		if (version[i].least < v->seen[i].done)
+			version[i].least = v->seen[i].done;
+	for (uint64_t i = first; !v->flush && i < end; i++)
+		version[i].done = v->stamp;
+}
+
+static void vio_start(struct vio *v, struct prng *p)
+{
+	uint64_t first = prng_below(p, VERSIONS_SECTORS - 8), count = 1 + prng_below(p, 8);
+	bool busy = false;
+
+	v->flush = prng_below(p, 5) == 0;
+	memcpy(v->seen, version, sizeof(version));
+	if (v->flush) {
+		start(&v->d, disk_flush, NULL, 0, 0);
+		return;
+	}
+	for (unsigned i = 0; i < VERSIONS_FLYING; i++) {        /* no two writes of one sector at once */
+		const struct disk_io *io = &vio[i].d.io;
+
+		busy |= &vio[i] != v && vio[i].d.calls == 0 && !vio[i].flush && io->bytes > 0 &&
+			first * 512 < io->offset_bytes + io->bytes &&
+			io->offset_bytes < (first + count) * 512;
+	}
+	if (busy) {
+		v->d.calls = 1;
+		return;
+	}
+	v->stamp = ++stamp;
+	for (uint64_t i = 0; i < count * 256; i++)
+		memcpy(v->buffer + i * 2, &v->stamp, 2);
+	for (uint64_t i = first; i < first + count; i++)
+		version[i].most = v->stamp;
+	start(&v->d, disk_write, v->buffer, count * 512, first * 512);
+}
+
+static void versions_check(bool power_cut)
+{
+	const uint8_t *medium = sim_disk_bytes("d0", NULL);
+
+	for (unsigned i = 0; i < VERSIONS_SECTORS; i++) {
+		uint16_t first, last;
+
+		memcpy(&first, medium + i * 512, 2);
+		memcpy(&last, medium + i * 512 + 510, 2);
+		expect_int(first, last);                /* a sector is never torn inside */
+		expect(first >= (power_cut ? version[i].least : version[i].done));
+		expect(first <= version[i].most);
+		version[i].most = version[i].done = first;
+		if (power_cut)
+			version[i].least = first;       /* all is durable that is there */
+	}
+}
+
+TEST(after_any_crash_a_sector_holds_a_version_that_it_may)
+{
+	for (unsigned i = 0; i < VERSIONS_FLYING; i++)
+		expect_int(posix_memalign((void **)&vio[i].buffer, 4096, 4096), 0);
+	for (uint64_t seed = 1; seed <= 40; seed++) {
+		struct prng p = prng_of(seed);
+
+		begin((struct sim_opts){.seed = seed, .disk_align_bytes = 512});
+		memset(version, 0, sizeof(version));
+		stamp = 0;
+		for (unsigned round = 0; round < 10; round++) {
+			bool power_cut = prng_below(&p, 2);
+
+			for (unsigned i = 0; i < VERSIONS_FLYING; i++) {
+				vio[i].d = (struct dio){.calls = 1};
+				vio[i].flush = true;    /* nothing in flight yet */
+			}
+			for (uint64_t n = prng_below(&p, 60); n > 0; n--) {
+				struct vio *v = &vio[prng_below(&p, VERSIONS_FLYING)];
+
+				while (v->d.calls == 0) {
+					expect(sim_step());
+					for (unsigned i = 0; i < VERSIONS_FLYING; i++)
+						if (vio[i].d.calls == 1 && vio[i].d.io.op.done) {
+							vio_done(&vio[i]);
+							vio[i].d.io.op.done = NULL;
+						}
+				}
+				vio_start(v, &p);
+			}
+			sim_crash(&loop, !power_cut);
+			versions_check(power_cut);
+			restart();
+		}
+		end();
+	}
+	for (unsigned i = 0; i < VERSIONS_FLYING; i++)
+		free(vio[i].buffer);
+}
+
+/* One direction of a stream: what was queued, what came. */
+enum { FLOW_SENDS = 24, FLOW_BYTES = 40000 };
+struct flow {
+	struct sock **from, **to;
+	struct sio out[FLOW_SENDS], in;
+	unsigned started, ended;
+	uint64_t queued, sent, got;
+	bool over;
+};
+
+static uint8_t flow_byte(uint64_t at)
+{
+	return (uint8_t)(at * 2654435761u >> 13);
+}
+
+static void flow_send(struct flow *f, struct prng *p)
+{
+	struct sio *x = &f->out[f->started++];
+	uint64_t bytes = 1 + prng_below(p, FLOW_BYTES);
+
+	*x = (struct sio){.io = {.op.done = sio_done, .iov_count = 1, .bytes = bytes},
+		.iov = {malloc(bytes), bytes}};
+	for (uint64_t i = 0; i < bytes; i++)
+		((uint8_t *)x->iov.iov_base)[i] = flow_byte(f->queued + i);
+	f->queued += bytes;
+	x->io.iov = &x->iov;
+	sock_send(*f->from, &x->io);
+}
+
+static void flow_recv(struct flow *f, struct prng *p)
+{
+	uint64_t bytes = 1 + prng_below(p, FLOW_BYTES);
+	bool all = prng_below(p, 2) && f->queued > f->got;
+
+	if (all && bytes > f->queued - f->got)
+		bytes = f->queued - f->got;     /* else it would wait for ever */
+	f->in = (struct sio){.io = {.op.done = sio_done, .iov_count = 1, .bytes = bytes, .all = all},
+		.iov = {malloc(bytes), bytes}};
+	f->in.io.iov = &f->in.iov;
+	sock_recv(*f->to, &f->in.io);
+}
+
+/* Looks at what has ended; buffers are freed at once, so that a late touch is seen. */
+static void flow_look(struct flow *f)
+{
+	while (f->ended < f->started && f->out[f->ended].calls > 0) {
+		struct sio *x = &f->out[f->ended++];
+
+		expect_int(x->calls, 1);
+		expect(x->res == 0 || x->res == -ECONNRESET || x->res == -ECANCELED);
+		f->sent += x->res == 0 ? x->io.bytes : 0;
+		free(x->iov.iov_base);
+	}
+	if (f->in.calls == 0 || f->in.iov.iov_base == NULL)
+		return;
+	expect_int(f->in.calls, 1);
+	if (f->in.res > 0) {
+		for (int i = 0; i < f->in.res; i++)
+			expect_int(((uint8_t *)f->in.iov.iov_base)[i], flow_byte(f->got + (uint64_t)i));
+		f->got += (uint64_t)f->in.res;
+		expect(f->got <= f->queued);
+	}
+	f->over |= f->in.res <= 0;
+	free(f->in.iov.iov_base);
+	f->in.iov.iov_base = NULL;
+}
+
+static void flow_idle(struct flow *f)
+{
+	expect_int(f->ended, f->started);
+	expect(f->in.iov.iov_base == NULL);
+}
+
+static void streams_run(uint64_t seed, bool faults)
+{
+	static struct flow f[2];
+	struct prng p = prng_of(seed * 77);
+	struct sim_opts opts = {.seed = seed};
+	struct sock *tip[2];
+	struct dial x;
+
+	opts.fault_per_million[SIM_NET_DELAY] = 50000;
+	opts.fault_per_million[SIM_NET_RESET] = faults ? 2000 : 0;
+	net_begin(opts);
+	dial_start(&x, other, sock_listener_port(lis));
+	while (sim_step())
+		;
+	expect_int(x.res, 0);
+	tip[0] = x.c.sock;
+	tip[1] = far_end;
+	for (unsigned i = 0; i < 2; i++)
+		f[i] = (struct flow){.from = &tip[i], .to = &tip[1 - i]};
+	for (unsigned step = 0; step < 3000; step++) {
+		struct flow *w = &f[prng_below(&p, 2)];
+		uint64_t what = prng_below(&p, 100);
+
+		if (what < 10 && w->started < FLOW_SENDS && *w->from != NULL)
+			flow_send(w, &p);
+		else if (what < 40 && w->in.iov.iov_base == NULL && !w->over && *w->to != NULL)
+			flow_recv(w, &p);
+		else if (what == 40)
+			sim_link_cut(loop, other, prng_below(&p, 3) == 0);
+		else if (what == 41 && faults && step > 1000 && *w->from != NULL)
+			sock_shutdown(*w->from);
+		else if (what == 42 && faults && step > 1500 && *w->from != NULL)
+			sock_close(w->from);
+		else
+			sim_step();
+		flow_look(&f[0]);
+		flow_look(&f[1]);
+	}
+	sim_link_cut(loop, other, false);
+	for (bool moved = true; moved;) {
+		moved = false;
+		while (sim_step())
+			;
+		for (unsigned i = 0; i < 2; i++) {
+			flow_look(&f[i]);
+			if (!faults && f[i].in.iov.iov_base == NULL && f[i].got < f[i].queued) {
+				flow_recv(&f[i], &p);
+				moved = true;
+			}
+		}
+	}
+	for (unsigned i = 0; !faults && i < 2; i++) {   /* nothing may be missing */
+		expect_int(f[i].sent, f[i].queued);
+		expect_int(f[i].got, f[i].queued);
+	}
+	for (unsigned i = 0; i < 2; i++)
+		if (tip[i] != NULL)
+			sock_close(&tip[i]);
+	while (sim_step())
+		;
+	for (unsigned i = 0; i < 2; i++) {
+		flow_look(&f[i]);
+		flow_idle(&f[i]);
+	}
+	sock_listener_close(&lis);
+	disk_close(&disk);
+	loop_close(&other);
+	loop_close(&loop);
+	end();
+}
+
+TEST(streams_deliver_each_byte_once_and_in_order)
+{
+	for (uint64_t seed = 1; seed <= 40; seed++)
+		streams_run(seed, false);
+}
+
+TEST(streams_deliver_a_prefix_whatever_happens)
+{
+	for (uint64_t seed = 1; seed <= 150; seed++)
+		streams_run(seed, true);
+}
+
 TEST(every_kind_of_fault_has_a_name)
 {
 	for (int i = 0; i < SIM_FAULT_COUNT; i++)
