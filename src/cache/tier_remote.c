@@ -398,12 +398,13 @@ static void load_answer(struct tier_part *part)
 		worse(op, KVOF_CORRUPT);
 		return;
 	}
-	if (value > part->op.bytes) {
-		/* (0 of 1) larger than the room: the block is one part. Other parts never are. */
-		op->run.single = part_count_now(part) == 1;
+	if (value > part->op.bytes && part_count_now(part) == 1) {
+		op->run.single = true;     /* larger than the room: the block is one part */
 		op->run.single_bytes = value - FRAME_BYTES;
-		if (!op->run.single)
-			worse(op, KVOF_CORRUPT);
+		return;
+	}
+	if (value > part->op.bytes) {
+		op->run.odd = true;
 		return;
 	}
 	verdict = part->op.moved_bytes == value ? value_judge(part, value) : FRAME_BAD_LENGTH;
