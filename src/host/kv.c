@@ -58,6 +58,8 @@ int kv_answer_read(struct host_op *op, const struct wire_req *req, bool repeated
 
 	op->status = nv_cqe_status(&req->cqe);
 	res = nv_status_to_errno(op->status);
+	if (nv_status_is(op->status, NV_TRANSIENT_TRANSPORT))
+		res = -EBADMSG;        /* seen only when sending it again did not help */
 	if (repeated && op->repeat_ok) {
 		if (op->kind == HOST_STORE && op->if_absent && res == -EEXIST)
 			res = 0;
