@@ -489,7 +489,8 @@ static inline void wf_raw_free(struct wf_raw **rp)
 static inline void wf_raw_add(struct wf_raw *r, const void *bytes, size_t count)
 {
 	must(r->to_send + count <= sizeof(r->out_buf));
-	memcpy(r->out_buf + r->to_send, bytes, count);
+	if (count > 0)
+		memcpy(r->out_buf + r->to_send, bytes, count);
 	r->to_send += (uint32_t)count;
 }
 
