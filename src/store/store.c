@@ -647,6 +647,7 @@ void store_stat(const struct store *st, struct store_stat *out)
 	out->drives_failed = st->drive_count - st->drives_live;
 	out->value_bytes_max = st->opts.value_bytes_max;
 	out->segment_bytes = st->segment_bytes;
+	memcpy(out->uuid, st->uuid, sizeof(out->uuid));
 	for (unsigned i = 0; i < st->drive_count; i++) {
 		const struct drive *d = &st->drive[i];
 		uint64_t blocks = FMT_FIRST_SEGMENT_BLOCK + 1;
