@@ -187,6 +187,7 @@ struct ctrl_step {
 };
 struct ctrl_step ctrl_step_of(enum ctrl_state from, uint32_t cc_old, uint32_t cc_new);
 uint32_t ctrl_csts_of(enum ctrl_state state, uint32_t cc);
+bool ctrl_may_go(enum ctrl_state from, enum ctrl_state to);
 
 int ctrl_make(struct subsys *s, const struct nv_connect *connect, struct ctrl **out);
 struct ctrl *ctrl_find(struct subsys *s, uint16_t cntlid);

@@ -33,10 +33,15 @@ static const uint8_t ctrl_next[CTRL_STATES] = {
 	[CTRL_SHUT] = 1 << CTRL_STOPPING | 1 << CTRL_READY | 1 << CTRL_GONE,
 };
 
+bool ctrl_may_go(enum ctrl_state from, enum ctrl_state to)
+{
+	return ctrl_next[from] & 1u << to;
+}
+
 static void ctrl_go(struct ctrl *c, enum ctrl_state to)
 {
 	OBJ_CHECK(c, CTRL_MAGIC);
-	must(ctrl_next[c->state] & 1u << to);
+	must(ctrl_may_go(c->state, to));
 	must(to != CTRL_OFF || c->io_queues == 0);
 	c->state = to;
 }

@@ -408,11 +408,13 @@ void req_share_give(struct req *req, uint32_t keep_bytes)
 
 /* --- a command arrives -------------------- */
 
-static bool queue_cid_taken(const struct queue *q, uint16_t cid)
+/* Does another request, not answered yet, have this CID? */
+static bool queue_cid_taken(const struct queue *q, uint16_t slot, uint16_t cid)
 {
 	/* A scan of at most 128 adjacent words costs less than keeping a table of 64 Ki bits. */
 	for (unsigned i = 0; i < q->entries; i++)
-		if (q->cid[i] == cid && q->req[i].state != REQ_FREE && !q->req[i].answered)
+		if (q->cid[i] == cid && i != slot && q->req[i].state != REQ_FREE &&
+		    !q->req[i].answered)
 			return true;
 	return false;
 }
@@ -451,7 +453,7 @@ static void req_run(struct req *req)
 	struct queue *q = req->queue;
 	uint16_t cid = le16_get(sqe->cid);
 
-	if (queue_cid_taken(q, cid)) {
+	if (queue_cid_taken(q, req->cmd->slot, cid)) {
 		q->target->counts.duplicate_cids++;
 		req_fail(req, NV_CID_CONFLICT,
 			 &(struct bad){offsetof(struct nv_sqe, cid), "CID is in use"});
