@@ -329,8 +329,12 @@ static void order_insert(struct index *ix, uint32_t entry)
 	uint32_t at, slot, split = INDEX_NONE;
 	struct leaf *leaf;
 
-	if (ix->line_count == 0)
+	if (ix->line_count == 0) {
 		line_insert(ix, 0, leaf_take(ix));
+		ix->leaf[ix->line[0].leaf].slot[ix->leaf[ix->line[0].leaf].count++] = entry;
+		line_refresh(ix, 0);
+		return;
+	}
 	at = line_find(ix, &key);
 	leaf = &ix->leaf[ix->line[at].leaf];
 	if (leaf->count == LEAF_KEYS) {
