@@ -186,9 +186,9 @@ int kvof_cache_unlease(struct kvof_cache *cache, const struct kvof_id *ids, uint
 int kvof_cache_submit(struct kvof_cache *cache, enum kvof_op op, const struct kvof_block *blocks,
 		      uint32_t n_blocks, uint64_t deadline_ns, uint64_t *batch);
 
-/* Every block of the batch that has no result yet ends with KVOF_CANCELED, soon; after its result
- * (and release, if busy) no byte moves. A batch that is over is left alone. Return: 0;
- * -ESHUTDOWN. */
+/* Every block of the batch (0: of all batches) that has no result yet ends with KVOF_CANCELED, soon;
+ * after its result (and release, if busy) no byte moves. A batch that is over is left alone.
+ * Return: 0; -EBUSY no memory; -ESHUTDOWN. */
 int kvof_cache_cancel(struct kvof_cache *cache, uint64_t batch);
 
 /* Readable while results wait. Owned by the cache; never read or closed by the caller.

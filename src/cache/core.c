@@ -397,15 +397,25 @@ static struct cache_batch *batch_find(struct core *core, uint64_t id)
 	return NULL;
 }
 
+static void cancel_all(struct core *core)
+{
+	LIST_FOR_EACH_SAFE(link, &core->batches)
+		batch_cancel(core, container_of(link, struct cache_batch, link));
+}
+
 void core_cancel(struct core *core, uint64_t batch_id)
 {
 	struct cache_batch *batch;
 
 	OBJ_CHECK(core, CORE_MAGIC);
 	loop_must_own(core->loop);
-	batch = batch_find(core, batch_id);
-	if (batch != NULL)
-		batch_cancel(core, batch);
+	if (batch_id == 0) {
+		cancel_all(core);
+	} else {
+		batch = batch_find(core, batch_id);
+		if (batch != NULL)
+			batch_cancel(core, batch);
+	}
 	ready_run(core);
 }
 
@@ -659,8 +669,7 @@ void core_close(struct core **corep, void (*closed)(void *arg), void *arg)
 	core->closed = closed;
 	core->closed_arg = arg;
 	loop_timer_cancel(core->loop, &core->open_timer);
-	LIST_FOR_EACH_SAFE(link, &core->batches)
-		batch_cancel(core, container_of(link, struct cache_batch, link));
+	cancel_all(core);
 	ready_run(core);
 	if (core->host != NULL)
 		host_close(&core->host, host_gone, core);

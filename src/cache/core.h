@@ -94,7 +94,7 @@ int core_open(struct loop *loop, const struct core_opts *opts, const struct core
 void core_close(struct core **core, void (*closed)(void *arg), void *arg);
 
 void core_submit(struct core *core, struct cache_batch *batch);
-/* An id that is over is ignored. */
+/* 0: every batch. An id that is over is ignored. */
 void core_cancel(struct core *core, uint64_t batch_id);
 void core_unlease(struct core *core, const struct kvof_id *ids, uint32_t count);
 void core_stat(const struct core *core, struct kvof_cache_stat *out);

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cache of blocks of KV cache: one class, thin over libkvof (``include/kvof/cache.h``).
+
+A block is named by a key of 32 bytes made from the model's identity and the tokens up to its end, and
+is moved straight between the caller's memory and the array.
+
+>>> from kvof import Cache
+>>> with Cache(None, model={"model": "demo", "kv_dtype": "f16"}, block_tokens=4,
+...            dram_bytes=1 << 20) as cache:
+...     keys = cache.keys([1, 2, 3, 4, 5, 6, 7, 8, 9])
+...     [r.reason for r in cache.write(keys, [b"first block", b"second"])]
+...     room = bytearray(11)
+...     cache.match(keys), cache.read(keys[:1], [room])[0].ok, bytes(room)
+['ok', 'ok']
+(2, True, b'first block')
+"""
+
+from array import array
+from typing import Dict, List, Optional, Sequence, Union
+
+from . import _kvof
+from ._kvof import Refused, Result
+
+__all__ = ["Cache", "Refused", "Result"]
+
+Buffers = Sequence[Union[bytes, bytearray, memoryview, Sequence]]
+
+
+def _ns(seconds: Optional[float]) -> int:
+    """0 is "the default" below; a time of 0 s becomes the shortest there is."""
+    if seconds is None:
+        return 0
+    if seconds < 0:
+        raise ValueError("a deadline is not negative")
+    return max(1, int(seconds * 1e9))
+
+
+def _int32(tokens):
+    """Tokens as a buffer of 32-bit numbers; no copy where they are one already."""
+    try:
+        view = memoryview(tokens)
+    except TypeError:
+        return array("i", tokens)
+    if view.itemsize == 4 and view.contiguous and view.format in ("i", "I", "l", "<i", "=i", "@i"):
+        return view.cast("B")
+    return array("i", tokens)
+
+
+class Cache(_kvof.Cache):
+    """Blocks of one model's KV cache: DRAM of this process, then an array over NVMe-oF.
+
+    ``target``       ``tcp://ADDR:PORT[/NQN][?nsid=N]``, or None: DRAM only
+    ``model``        what the bytes depend on, name -> text: weights, KV type, layout, engine build.
+                     Another value of any field is another name for every block
+    ``model_id``     names the list of domains of this model; default: ``model["model_id"]``, else
+                     ``model["model"]``
+    ``part_bytes``   largest value stored, footer included
+    ``dram_bytes``   exact cap of the DRAM tier; 0: none
+    ``deadline_s``   for operations that do not bring their own
+    ``strict``       refuse (:class:`Refused`, a ValueError, names the field) when the array knows
+                     this model only with another identity, or is out of reach. Otherwise a
+                     RuntimeWarning says so
+    ``digests``      bit 0 header, bit 1 data digests on the wire
+
+    Any thread may call. Errors are OSError with errno: ``EBUSY`` too much in flight, ``ESHUTDOWN``
+    (BrokenPipeError) closed, or in a forked child. A block that is not delivered is no error but a
+    :class:`Result` with its reason.
+    """
+
+    def __init__(self, target: Optional[str], *, model: Dict[str, str],
+                 model_id: Optional[str] = None, block_tokens: int = 256,
+                 part_bytes: int = 4 << 20, dram_bytes: int = 0, deadline_s: float = 2.0,
+                 queues: int = 4, depth: int = 32, strict: bool = True, digests: int = 0,
+                 lease_s: float = 5.0):
+        if model_id is None:
+            model_id = model.get("model_id") or model.get("model")
+        if not model_id:
+            raise ValueError("model_id is missing, and model has no field 'model_id' or 'model'")
+        super().__init__(target, [(str(k), str(v)) for k, v in model.items()], model_id,
+                         block_tokens, part_bytes, dram_bytes, _ns(deadline_s), _ns(lease_s),
+                         queues, depth, strict, digests)
+
+    def __enter__(self) -> "Cache":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def keys(self, tokens, parent: Optional[bytes] = None) -> List[bytes]:
+        """Keys of the whole blocks of a token sequence (int32 buffer or sequence of int).
+
+        ``parent``: key of the block that the first one continues; None: the sequence starts here.
+        """
+        return self._keys(_int32(tokens), parent)
+
+    def match(self, keys: Sequence[bytes], deadline_s: Optional[float] = None) -> int:
+        """How many leading blocks are present whole. Those in DRAM stay there for ``lease_s``."""
+        return self._match(keys, _ns(deadline_s))
+
+    def write(self, keys: Sequence[bytes], buffers: Buffers,
+              deadline_s: Optional[float] = None) -> List[Result]:
+        """Store each block if absent; wait. A block there already is ok with reason 'exists'."""
+        return self._wait(_kvof.SAVE, keys, buffers, _ns(deadline_s))
+
+    def read(self, keys: Sequence[bytes], buffers: Buffers,
+             deadline_s: Optional[float] = None) -> List[Result]:
+        """Fill each buffer with its block; wait. ``buffers[i]``: one writable buffer, or a list.
+
+        Results in the order of the keys. Where ``.ok`` is false the buffer holds noise; where
+        ``.busy`` is true it must not be used before :meth:`drain` gave its ``.released``.
+        """
+        return self._wait(_kvof.LOAD, keys, buffers, _ns(deadline_s))
+
+    def read_async(self, keys: Sequence[bytes], buffers: Buffers,
+                   deadline_s: Optional[float] = None) -> int:
+        """Start :meth:`read`; return the batch number that results of :meth:`drain` carry."""
+        return self._submit(_kvof.LOAD, keys, buffers, _ns(deadline_s))
+
+    def write_async(self, keys: Sequence[bytes], buffers: Buffers,
+                    deadline_s: Optional[float] = None) -> int:
+        """Start :meth:`write`. The buffers must not change before their results."""
+        return self._submit(_kvof.SAVE, keys, buffers, _ns(deadline_s))
+
+    def drain(self, timeout_s: Optional[float] = 0.0) -> List[Result]:
+        """Results that have come, at most 256; waits up to ``timeout_s`` (None: for ever) for one.
+
+        A result with ``.released`` is not of a block: it says that a busy buffer is free.
+        """
+        if timeout_s is None:
+            return self._drain(-1)
+        return self._drain(min(int(timeout_s * 1000 + 0.999), 1 << 30))
+
+    def exists(self, keys: Sequence[bytes], deadline_s: Optional[float] = None) -> List[bool]:
+        """Is each block present whole? Not answered in time, or array away: False."""
+        return [r.ok for r in self._wait(_kvof.EXISTS, keys, None, _ns(deadline_s))]
+
+    def delete(self, keys: Sequence[bytes], deadline_s: Optional[float] = None) -> List[Result]:
+        """Remove each block from all tiers; reason 'absent' where there was none."""
+        return self._wait(_kvof.DELETE, keys, None, _ns(deadline_s))
