@@ -187,6 +187,15 @@ static inline void wf_begin(uint64_t seed, const struct sim_opts *more)
 							 .h2c_bytes_max = 16384};
 }
 
+/* The same for the transport within one process: both ends on one loop. */
+static inline void wf_begin_mem(uint64_t seed)
+{
+	wf_begin(seed, NULL);
+	loop_close(&wf_host.loop);
+	wf_host.loop = wf_ctrl.loop;
+	wf_ctrl.opts.ops = wf_host.opts.ops = &wire_mem;
+}
+
 static inline void wf_store_size(uint64_t bytes)
 {
 	free(wf_ctrl.store);
@@ -298,7 +307,8 @@ static inline void wf_end(void)
 	wf_on(wf_host.loop, wf_do_host_close, NULL);
 	wf_on(wf_ctrl.loop, wf_do_ctrl_close, NULL);
 	wf_wait_ms(2000);
-	loop_close(&wf_host.loop);
+	if (wf_host.loop != wf_ctrl.loop)
+		loop_close(&wf_host.loop);
 	loop_close(&wf_ctrl.loop);
 	sim_end();
 	free(wf_ctrl.store);
@@ -346,6 +356,29 @@ static inline void wf_run(struct wf_req *r)
 	wf_submit(r);
 	expect(sim_run_until(wf_req_done, r, 60 * NS_PER_S));
 	expect_int(r->done, 1);
+}
+
+/* One value there and back, at an odd offset of its buffer. */
+static inline void wf_there_and_back(uint32_t bytes, uint32_t offset)
+{
+	uint8_t *out = malloc(bytes + offset + 1), *in = malloc(bytes + offset + 1);
+	struct iovec out_iov = {out + offset, bytes}, in_iov = {in + offset, bytes};
+	struct wf_req put = wf_req_of(1, 0, &out_iov, bytes), get = wf_req_of(2, 1, &in_iov, bytes);
+	struct prng p = prng_of(bytes + offset);
+
+	prng_fill(&p, out, bytes + offset + 1);
+	kt_noise(in, bytes + offset + 1);
+	wf_run(&put);
+	expect_int(put.res, 0);
+	expect(nv_status_ok(nv_cqe_status(&put.req.cqe)));
+	expect_mem(wf_ctrl.store, out + offset, bytes);
+	wf_run(&get);
+	expect_int(get.res, 0);
+	expect_int(get.req.in_bytes_got, bytes);
+	expect_int(le32_get(get.req.cqe.dw0), bytes);
+	expect_mem(in + offset, out + offset, bytes);
+	free(out);
+	free(in);
 }
 
 /* --- a raw peer --------------------------------------------------------------------------------- */

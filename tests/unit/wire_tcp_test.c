@@ -25,29 +25,6 @@ TEST(a_command_without_data_is_answered)
 	wf_end();
 }
 
-/* One value there and back, at an odd offset of its buffer. */
-static void there_and_back(uint32_t bytes, uint32_t offset)
-{
-	uint8_t *out = malloc(bytes + offset + 1), *in = malloc(bytes + offset + 1);
-	struct iovec out_iov = {out + offset, bytes}, in_iov = {in + offset, bytes};
-	struct wf_req put = wf_req_of(1, 0, &out_iov, bytes), get = wf_req_of(2, 1, &in_iov, bytes);
-	struct prng p = prng_of(bytes + offset);
-
-	prng_fill(&p, out, bytes + offset + 1);
-	kt_noise(in, bytes + offset + 1);
-	wf_run(&put);
-	expect_int(put.res, 0);
-	expect(nv_status_ok(nv_cqe_status(&put.req.cqe)));
-	expect_mem(wf_ctrl.store, out + offset, bytes);
-	wf_run(&get);
-	expect_int(get.res, 0);
-	expect_int(get.req.in_bytes_got, bytes);
-	expect_int(le32_get(get.req.cqe.dw0), bytes);
-	expect_mem(in + offset, out + offset, bytes);
-	free(out);
-	free(in);
-}
-
 TEST(values_of_all_sizes_go_there_and_back_with_and_without_digests)
 {
 	static const uint32_t sizes[] = {0, 1, 511, 512, 513, 4095, 4096, 4097, 8191, 8192, 8193,
@@ -62,7 +39,7 @@ TEST(values_of_all_sizes_go_there_and_back_with_and_without_digests)
 		wf_connect();
 		for (unsigned i = 0; i < ARRAY_COUNT(sizes); i++)
 			for (unsigned j = 0; j < ARRAY_COUNT(offsets); j++)
-				there_and_back(sizes[i], offsets[j]);
+				wf_there_and_back(sizes[i], offsets[j]);
 		wf_end();
 	}
 }
