@@ -18,7 +18,8 @@
  *  - a request's wire_cmd is answered exactly once (req->answered), also when the connection died.
  *  - ctrl->refs is the number of queues that name it, plus one while it flushes; a queue names its
  *    controller until it is freed.
- *  - ctrl->leased_bytes is the sum of req->share_bytes over the controller's requests.
+ *  - ctrl->leased_bytes is the sum of req->share_bytes over the controller's shared requests;
+ *    ns->unproven_bytes the sum over all requests with req->unproven.
  */
 #ifndef KVOF_TARGET_CORE_H
 #define KVOF_TARGET_CORE_H
@@ -47,6 +48,7 @@ struct req {
 	struct ns *ns;                       /* I/O commands */
 	enum req_state state;
 	bool answered, failed, shared, wants_buf;
+	bool pulls, unproven;                /* waits for the host's data; from one not proven */
 	uint16_t bad_offset;                 /* byte of the SQE that was wrong, for the error log */
 	struct list_link link;               /* SHARE: ctrl->share_wait; PAGE: ctrl->page_wait */
 	uint32_t share_bytes;                /* of the pool, counted in ctrl->leased_bytes */
@@ -114,6 +116,8 @@ struct ctrl {
 	struct nv_log_error error[TARGET_ERRORS];
 
 	uint64_t leased_bytes;
+	bool proven;                         /* it has sent what it promised, once */
+	unsigned pulling;                    /* requests that hold a buffer for R2T data */
 	struct list_link share_wait;
 
 	uint8_t *page;                       /* one admin answer on its way at a time */
@@ -208,6 +212,15 @@ void ctrl_page_take(struct ctrl *c, struct req *req, void (*page)(struct req *re
 /* Pushes the first `filled` bytes of the page and zeros up to `bytes`, and answers. */
 void ctrl_page_send(struct ctrl *c, struct req *req, uint32_t filled, uint32_t bytes);
 
+/* --- share.c -------------------- */
+
+/* A buffer of the namespace's pool, when the controller's share allows: ready(req) comes then. */
+void req_buf_take(struct req *req, uint32_t bytes, void (*ready)(struct req *req));
+/* The same share for a Retrieve, whose buffer the store takes. */
+void req_share_take(struct req *req, uint32_t bytes, void (*ready)(struct req *req));
+void req_share_give(struct req *req, uint32_t keep_bytes);
+void req_pull_came(struct req *req);                  /* the data that R2T asked for is here */
+
 /* --- queue.c -------------------- */
 
 extern const struct wire_ctrl_events queue_events;
@@ -229,11 +242,6 @@ void req_end(struct req *req);                        /* gives everything back: 
 void req_fail(struct req *req, nv_status status, const struct bad *bad);      /* answer and end */
 /* The data descriptor against what the command moves; false: it was answered and ended. */
 bool req_data_check(struct req *req, enum nv_data_dir dir, uint32_t bytes);
-/* A buffer of the namespace's pool, when the controller's share allows: ready(req) comes then. */
-void req_buf_take(struct req *req, uint32_t bytes, void (*ready)(struct req *req));
-/* The same share for a Retrieve, whose buffer the store takes. */
-void req_share_take(struct req *req, uint32_t bytes, void (*ready)(struct req *req));
-void req_share_give(struct req *req, uint32_t keep_bytes);
 void req_push(struct req *req, const struct iovec *iov, unsigned iov_count, uint32_t bytes);
 void req_cancel(struct req *req);                     /* its connection is gone; waits end */
 

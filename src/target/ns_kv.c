@@ -81,6 +81,8 @@ static void kv_pulled(struct wire_cmd *cmd, int res)
 	struct queue *q = req->queue;
 
 	must(req->state == REQ_PULL);
+	if (res == 0)
+		req_pull_came(req);
 	if (q->state == QUEUE_DEAD)
 		req_end(req);
 	else if (res == -EBADMSG) {

@@ -158,13 +158,12 @@ struct ns *subsys_ns(struct subsys *s, uint32_t nsid)
 }
 
 /*
- * A host that asks for buffers and then moves no data ("R2T hoard") holds its share and no more. With
- * few controllers the shares add up to the pool; with very many, each still gets one value, and the
- * store's queue of waiters shares what there is.
+ * A host that asks for buffers and then moves no data ("R2T hoard") holds its share and no more: the
+ * shares add up to the pool. One request is admitted whatever its size when the controller holds
+ * nothing, so that a small share still moves the largest value.
  */
 uint64_t subsys_share_bytes(const struct subsys *s, const struct ns *ns)
 {
-	uint64_t share = ns->buffer_bytes / (s->ctrl_count > 0 ? s->ctrl_count : 1);
-
-	return share > ns->value_bytes_max ? share : ns->value_bytes_max;
+	must(s->ctrl_count > 0);
+	return ns->buffer_bytes / s->ctrl_count;
 }
