@@ -64,7 +64,8 @@ struct loop_opts {
  */
 int loop_open(const struct loop_opts *opts, struct loop **out);
 
-/* All disks, socks and timers of the loop are closed before. */
+/* All disks, socks and timers of the loop are closed before; completions still on their way, of
+ * cancelled operations, run in here (the simulator wants the world stepped until then). */
 void loop_close(struct loop **loop);
 
 /* Turns until loop_stop() has been called. Return: 0. */
@@ -109,9 +110,9 @@ void loop_poll_cancel(struct loop *loop, struct loop_op *op);
 /**
  * loop_buffer_map() - memory for transfers, bought at start; any thread, control path
  *
- * Aligned to 2 MiB where it is as large, else to 4096, on huge pages where the kernel has them, all of it
- * there. A transfer from small pages has a segment each: a virtio drive moved 1 MiB from huge pages 2.5
- * times as fast. In the simulator from the heap, so that a sanitizer sees its bounds.
+ * Aligned to 2 MiB where it is as large, else to 4096, on huge pages where the kernel has them, all
+ * of it there. A transfer from small pages has a segment each: a virtio drive moved 1 MiB from huge
+ * pages 2.5 times as fast. In the simulator from the heap, so that a sanitizer sees its bounds.
  * Return: the memory, bytes of any content; NULL: there is not so much.
  */
 void *loop_buffer_map(uint64_t bytes);

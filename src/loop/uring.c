@@ -540,12 +540,23 @@ int loop_open(const struct loop_opts *opts, struct loop **out)
 	return rc;
 }
 
+/* Completions of what was closed a moment ago, cancelled socket I/O above all, come in here. */
+static void ring_drain(struct loop *l)
+{
+	uint64_t end_ns = clock_ns() + 5 * NS_PER_S;
+
+	while ((l->ops_flying > 0 || l->ready_first != NULL || l->socks > 0) &&
+	       clock_ns() < end_ns)
+		loop_turn(l, 10 * NS_PER_MS);
+}
+
 void loop_close(struct loop **loop)
 {
 	struct loop *l;
 
 	OBJ_TAKE(l, loop, RING_LOOP_MAGIC);
 	must(!l->running);
+	ring_drain(l);
 	must(l->ops_flying == 0 && l->ready_first == NULL);
 	must(l->disks == 0 && l->socks == 0);
 	io_uring_queue_exit(&l->ring);
