@@ -43,7 +43,7 @@ struct kvof_id {
 	uint8_t byte[KVOF_ID_BYTES];
 };
 
-/* One field of the model's identity, e.g. {"weights", "sha256:..."}; NUL-ended, framed by length. */
+/* One field of the model's identity, e.g. {"weights", "sha256:..."}; NUL-ended texts. */
 struct kvof_field {
 	const char *name;
 	const char *value;
@@ -61,7 +61,7 @@ struct kvof_cache_opts {
 	uint32_t part_bytes;            /* 4 MiB: largest value stored, its footer included;
 					 * 4 KiB .. 64 MiB */
 	uint64_t dram_bytes;            /* exact cap of the DRAM tier; 0: none */
-	uint64_t deadline_ns;           /* 2 s: for operations, and for reaching the array at open */
+	uint64_t deadline_ns;           /* 2 s: for operations, and to reach the array at open */
 	uint32_t queues, depth;         /* of the array; 4 and 32 */
 	uint32_t strict;                /* 1: refuse to open when the array is out of reach, or when
 					 * the domains in use of this model all differ from ours */
@@ -186,7 +186,7 @@ int kvof_cache_unlease(struct kvof_cache *cache, const struct kvof_id *ids, uint
 int kvof_cache_submit(struct kvof_cache *cache, enum kvof_op op, const struct kvof_block *blocks,
 		      uint32_t n_blocks, uint64_t deadline_ns, uint64_t *batch);
 
-/* Every block of the batch (0: of all batches) that has no result yet ends with KVOF_CANCELED, soon;
+/* Every block of the batch (0: of all batches) without a result ends with KVOF_CANCELED, soon;
  * after its result (and release, if busy) no byte moves. A batch that is over is left alone.
  * Return: 0; -EBUSY no memory; -ESHUTDOWN. */
 int kvof_cache_cancel(struct kvof_cache *cache, uint64_t batch);

@@ -2,11 +2,11 @@
 /*
  * Python's door to libkvof: arguments in, results out, no logic. Stable ABI of Python 3.11.
  *
- * Memory: buffers come through the buffer protocol and are never copied. The exporters are held (a
+ * Memory: buffers come through the buffer protocol and are never copied. Exporters are held (a
  * `lease`) from submit until the last result or release of the batch has been drained, so Python
  * cannot free or resize what the cache may still touch.
  *
- * Threads: the GIL protects every field here; it is dropped only while a call may wait (open, close,
+ * Threads: the GIL protects all fields here; it is dropped only where a call may wait (open, close,
  * wait, match, poll). `inside` counts calls that have dropped it: close() waits for them.
  */
 #define PY_SSIZE_T_CLEAN
@@ -51,7 +51,7 @@ struct door {
 
 static PyObject *result_type, *refused_type;
 
-/* --- errors -------------------------------------------------------------------------------------- */
+/* --- errors ----------------------------------------------------------------------------------- */
 
 /* errno becomes the matching subclass of OSError; -EINVAL is a ValueError. */
 static PyObject *raise_errno(int rc, const char *what)
@@ -94,7 +94,7 @@ static struct kvof_cache *door_cache(struct door *door)
 	return door->cache;
 }
 
-/* --- leases -------------------------------------------------------------------------------------- */
+/* --- leases ----------------------------------------------------------------------------------- */
 
 static void lease_free(struct lease *lease)
 {
@@ -155,7 +155,7 @@ static void lease_add(struct door *door, struct lease *lease)
 	}
 }
 
-/* --- results ------------------------------------------------------------------------------------- */
+/* --- results ---------------------------------------------------------------------------------- */
 
 static PyStructSequence_Field result_fields[] = {
 	{"ok", "bool: delivered, stored, or there already"},
@@ -224,7 +224,7 @@ static PyObject *results_make(const struct kvof_result *r, uint32_t n)
 	return list;
 }
 
-/* --- arguments ----------------------------------------------------------------------------------- */
+/* --- arguments -------------------------------------------------------------------------------- */
 
 static int id_from(PyObject *key, struct kvof_id *out)
 {
@@ -394,7 +394,7 @@ static int blocks_from(struct blocks *b, int op, PyObject *keys, PyObject *buffe
 	return 0;
 }
 
-/* --- methods ------------------------------------------------------------------------------------- */
+/* --- methods ---------------------------------------------------------------------------------- */
 
 static const char *text_of(PyObject *text, Py_ssize_t *bytes)
 {
@@ -880,19 +880,19 @@ static PyObject *door_closed(PyObject *self, void *closure)
 	return PyBool_FromLong(door->cache == NULL || door->closed);
 }
 
-/* --- the module ---------------------------------------------------------------------------------- */
+/* --- the module ------------------------------------------------------------------------------- */
 
 static PyMethodDef door_methods[] = {
 	{"_keys", door_keys, METH_VARARGS, "(int32 buffer, parent or None) -> list of bytes"},
 	{"key_of", door_key_of, METH_O,
-	 "Identity (32 bytes) from an engine's own hash: any bytes, framed into the model's identity."},
+	 "Key (32 bytes) from an engine's own hash: any bytes, framed with the model's identity."},
 	{"_match", door_match, METH_VARARGS, "(keys, deadline_ns) -> int"},
 	{"unlease", door_unlease, METH_O, "Gives the lease of match() back early."},
 	{"_submit", door_submit, METH_VARARGS, "(op, keys, buffers, deadline_ns) -> batch"},
 	{"_wait", door_wait, METH_VARARGS, "(op, keys, buffers, deadline_ns) -> list of Result"},
 	{"_drain", door_drain, METH_VARARGS, "(timeout_ms) -> list of Result"},
 	{"cancel", door_cancel, METH_VARARGS,
-	 "Ends every block of the batch (0: of all) that has no result yet with reason 'canceled'."},
+	 "Ends every block of the batch (0: of all) without a result with reason 'canceled'."},
 	{"stats", door_stats, METH_NOARGS, "Counters since open, as a dict."},
 	{"close", door_close, METH_NOARGS,
 	 "Ends everything in flight. Afterwards no leased buffer is touched. Twice is fine."},
@@ -928,8 +928,8 @@ static int module_fill(PyObject *module)
 	result_type = (PyObject *)PyStructSequence_NewType(&result_desc);
 	if (bases != NULL)
 		refused_type = PyErr_NewExceptionWithDoc("kvof.Refused",
-			"The options, the model or the domains in use do not fit; the text says what "
-			"differs.", bases, NULL);
+			"The options, the model or the domains in use do not fit; the text says "
+			"what differs.", bases, NULL);
 	Py_XDECREF(bases);
 	if (type == NULL || result_type == NULL || refused_type == NULL)
 		return -1;

@@ -7,7 +7,8 @@
  *   save    copied into DRAM, then stored on the array; the array's answer counts
  *   exists  DRAM, else the array          delete  both
  *
- * An operation waits while an earlier one on the same identity is unfinished, unless both only look.
+ * An operation waits while an earlier one on the same identity is unfinished, unless both only
+ * look.
  * Questions of match wait for nobody.
  *
  * Invariants: an operation has exactly one result, and one release if that result was busy;
@@ -481,13 +482,13 @@ static bool limits_fit(struct core *core)
 	uint32_t most = ns->value_bytes_max;
 
 	if (ns->key_bytes_max < KV_KEY_BYTES_MAX) {
-		snprintf(core->join.why, sizeof(core->join.why), "the namespace takes keys of at most "
-			 "%u bytes, 16 are needed", ns->key_bytes_max);
+		snprintf(core->join.why, sizeof(core->join.why), "the namespace takes keys of at "
+			 "most %u bytes, 16 are needed", ns->key_bytes_max);
 		return false;
 	}
 	if (core->part_bytes_given ? most < core->part_bytes : most < TIER_CUT_MIN + FRAME_BYTES) {
-		snprintf(core->join.why, sizeof(core->join.why), "part_bytes is %u, the namespace takes "
-			 "values of at most %u bytes", core->part_bytes, most);
+		snprintf(core->join.why, sizeof(core->join.why), "part_bytes is %u, the namespace "
+			 "takes values of at most %u bytes", core->part_bytes, most);
 		return false;
 	}
 	if (most < core->part_bytes)

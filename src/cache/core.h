@@ -6,7 +6,7 @@
  * Lifetime of a batch (memory from batch_make() to batch_free(), both any thread):
  *
  *   made        batch_make()              the caller's
- *   submitted   core_submit()             the core's; result() once a block, released() for busy ones
+ *   submitted   core_submit()             the core's; result() once a block, twice for a busy one
  *   over        over()                    the caller's again, after the last of these
  */
 #ifndef KVOF_CACHE_CORE_H
@@ -69,8 +69,8 @@ int batch_make(enum kvof_op kind, const struct kvof_block *blocks, uint32_t coun
 void batch_free(struct cache_batch **batch);
 
 struct core_events {
-	/* res: 0, and why may hold a warning; else as kvof_cache_open() returns, and the core is of no
-	 * use but to be closed. Once. */
+	/* res: 0, and why may hold a warning; else as kvof_cache_open() returns, and the core is of
+	 * no use but to be closed. Once. */
 	void (*opened)(void *arg, int res, const char *why);
 	void (*result)(void *arg, struct cache_batch *batch, const struct kvof_result *result);
 	void (*over)(void *arg, struct cache_batch *batch);

@@ -134,16 +134,16 @@ static void difference_tell(const struct difference *d, char why[256])
 	int bytes = (int)bytes_min(d->theirs.bytes, 60);
 
 	if (d->name == NULL)
-		snprintf(why, 256, "field \"%.*s\" differs: \"%.*s\" in use on the array, not set here",
-			 (int)bytes_min(d->their_name.bytes, 64), (const char *)d->their_name.at,
+		snprintf(why, 256, "field \"%.*s\" differs: \"%.*s\" in use on the array, not set "
+			 "here", (int)bytes_min(d->their_name.bytes, 64), (const char *)d->their_name.at,
 			 bytes, (const char *)d->theirs.at);
 	else if (d->theirs.at == NULL)
 		snprintf(why, 256, "field \"%.64s\" differs: not set on the array, \"%.60s\" here",
 			 d->name, d->ours);
 	else
-		snprintf(why, 256, "field \"%.64s\" differs: \"%.*s\" in use on the array, \"%.60s\""
-			 " here", d->name, bytes, (const char *)d->theirs.at, d->ours);
-	for (char *c = why; *c != '\0'; c++)    /* others wrote it: one printable line all the same */
+		snprintf(why, 256, "field \"%.64s\" differs: \"%.*s\" in use on the array, "
+			 "\"%.60s\" here", d->name, bytes, (const char *)d->theirs.at, d->ours);
+	for (char *c = why; *c != '\0'; c++)    /* others wrote it: one line all the same */
 		if ((unsigned char)*c < ' ' || *c == 0x7f)
 			*c = '?';
 }

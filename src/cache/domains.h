@@ -33,8 +33,8 @@ enum domains_answer {
 enum domains_answer domains_compare(const struct identity *id, const uint8_t *list, size_t bytes,
 				    char why[256]);
 
-/* The list with ours added, at the end. out has room for DOMAINS_BYTES_MAX. Return: its bytes; 0 when
- * ours alone is too long to be listed. */
+/* The list with ours added, at the end. out has room for DOMAINS_BYTES_MAX. Return: its bytes; 0
+ * when ours alone is too long to be listed. */
 size_t domains_add(const struct identity *id, const uint8_t *list, size_t bytes, uint8_t *out);
 
 #endif

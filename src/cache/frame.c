@@ -3,11 +3,11 @@
  * Value frame and parts.
  *
  * A reader does not know how a block was cut, so the value (0 of 1) always answers: it is the whole
- * block, or a head that says how long the block is and where it was cut. A reader that guesses right
- * from the length of its buffer asks for head and parts at once.
+ * block, or a head that says how long the block is and where it was cut. A reader that guesses
+ * right from the length of its buffer asks for head and parts at once.
  *
- * Invariants: part_count parts of cut_bytes, the last one shorter, join to block_bytes; a block of 0
- * bytes has one part. What fails here is an event, never an assertion: media and peers are input.
+ * Invariants: part_count parts of cut_bytes, the last one shorter, join to block_bytes; a block of
+ * 0 bytes has one part. What fails here is an event, never an assertion: media and peers are input.
  */
 #include "cache/frame.h"
 

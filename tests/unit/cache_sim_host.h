@@ -87,7 +87,7 @@ static struct sim_value *sim_host_find(const struct kv_key *key)
 	return NULL;
 }
 
-static unsigned sim_host_count(void)
+static inline unsigned sim_host_count(void)
 {
 	unsigned n = 0;
 
@@ -110,7 +110,7 @@ static void sim_host_put(const struct kv_key *key, const void *at, uint32_t byte
 	memcpy(v->at, at, bytes);
 }
 
-static void sim_host_state_set(enum host_state state, int why)
+static inline void sim_host_state_set(enum host_state state, int why)
 {
 	sim_host.state = state;
 	if (sim_host.events != NULL)
