@@ -230,8 +230,12 @@ TEST(a_flush_covers_only_what_had_completed_when_it_was_submitted)
 		expect_int(now(disk_write, page, ALIGN, 0), 0);
 		start(&late, disk_write, page, ALIGN, ALIGN);
 		start(&flush, disk_flush, NULL, 0, 0);
-		while (flush.calls == 0 || late.calls == 0)
+		while (flush.calls == 0)
 			expect(sim_step());
+		if (late.calls == 0) {          /* the other order proves nothing */
+			end();
+			continue;
+		}
 		sim_crash(&loop, false);
 		expect_mem(sim_disk_bytes("d0", NULL), page, ALIGN);
 		lost += memcmp(sim_disk_bytes("d0", NULL) + ALIGN, page, ALIGN) != 0;
@@ -536,6 +540,49 @@ TEST(a_cut_link_keeps_bytes_and_connects_waiting)
 	expect_int(late.calls, 1);
 	expect_int(late.res, 0);
 	end();
+}
+
+TEST(bytes_on_their_way_when_a_link_is_cut_wait_too)
+{
+	for (uint64_t seed = 1; seed <= 20; seed++) {
+		struct dial x;
+		struct sio out, in;
+		uint8_t to[512];
+
+		net_begin((struct sim_opts){.seed = seed});
+		dial_start(&x, other, sock_listener_port(lis));
+		while (sim_step())
+			;
+		expect_int(sio_run(x.c.sock, &out, sock_send, page, 512), 0);
+		sim_link_cut(loop, other, true);
+		expect_int(sio_run(far_end, &in, sock_recv, to, 512), 1);
+		sim_link_cut(loop, other, false);
+		while (sim_step())
+			;
+		expect_int(in.res, 512);
+		end();
+	}
+}
+
+TEST(closing_with_bytes_unread_resets_the_peer)
+{
+	struct dial x;
+	struct sio out, in;
+	uint8_t to[16];
+
+	for (int unread = 0; unread < 2; unread++) {
+		net_begin((struct sim_opts){0});
+		dial_start(&x, other, sock_listener_port(lis));
+		while (sim_step())
+			;
+		if (unread)
+			expect_int(sio_run(x.c.sock, &out, sock_send, page, 512), 0);
+		while (sim_step())
+			;
+		sock_close(&far_end);
+		expect_int(sio_run(x.c.sock, &in, sock_recv, to, 16), unread ? -ECONNRESET : 0);
+		end();
+	}
 }
 
 TEST(a_connect_over_a_cut_link_ends_at_its_deadline)

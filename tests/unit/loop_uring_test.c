@@ -23,6 +23,7 @@
 #include "kt.h"
 #include "loop/disk.h"
 #include "loop/loop.h"
+#include "loop/ring.h"
 #include "loop/sock.h"
 
 #define WAIT_NS (10 * NS_PER_S)
@@ -441,6 +442,52 @@ TEST(a_connect_nobody_answers_ends_at_its_deadline)
 	loop_close(&l);
 }
 
+TEST(a_connect_taken_back_before_an_answer_is_ecanceled)
+{
+	struct loop *l = open_loop();
+	struct dial x[8];
+	unsigned cancelled = 0;
+	uint16_t port;
+	int lis = raw_listen(&port, 0, 0);
+
+	for (int i = 0; i < 8; i++) {
+		x[i] = (struct dial){.c = {.op.done = dial_done, .addr = {"127.0.0.1", port}}};
+		sock_connect(l, &x[i].c);
+	}
+	loop_turn(l, NS_PER_MS);
+	for (int i = 0; i < 8; i++) {
+		int res;
+
+		if (x[i].calls == 0)
+			sock_connect_cancel(l, &x[i].c);
+		res = wait_for(l, &x[i].calls, &x[i].res);
+		expect(res == 0 || res == -ECANCELED);
+		cancelled += res == -ECANCELED;
+		if (res == 0)
+			sock_close(&x[i].c.sock);
+	}
+	expect(cancelled >= 4);
+	close(lis);
+	loop_close(&l);
+}
+
+TEST(a_closed_listener_refuses_at_once)
+{
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct loop *l = open_loop();
+	struct sock_listener *lis = NULL;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	expect_int(sock_listen(l, &(struct sock_addr){.host = "127.0.0.1"}, take, NULL, &lis), 0);
+	loop_turn(l, 0);
+	to.sin_port = htons(sock_listener_port(lis));
+	sock_listener_close(&lis);
+	expect_int(connect(fd, (struct sockaddr *)&to, sizeof(to)), -1);
+	expect_int(errno, ECONNREFUSED);
+	close(fd);
+	loop_close(&l);
+}
+
 TEST(an_address_that_is_none_is_einval)
 {
 	struct loop *l = open_loop();
@@ -606,6 +653,90 @@ TEST(a_file_has_its_blocks_from_the_start_and_never_grows)
 	disk_close(&d);
 	unlink(path);
 	free(at);
+	loop_close(&l);
+}
+
+struct dio { struct disk_io io; struct iovec iov[4]; unsigned calls; int res; };
+
+static void dio_done(struct loop_op *op, int res)
+{
+	struct dio *x = container_of(op, struct dio, io.op);
+
+	x->calls++;
+	x->res = res;
+}
+
+static void dio_set(struct dio *x, uint8_t *at, unsigned pieces, uint64_t bytes)
+{
+	*x = (struct dio){.io = {.op.done = dio_done, .iov_count = pieces, .bytes = pieces * bytes}};
+	x->io.iov = x->iov;
+	for (unsigned i = 0; i < pieces; i++)
+		x->iov[i] = (struct iovec){at + i * bytes, bytes};
+}
+
+/* The request that was queued last, before the kernel sees it. */
+static struct io_uring_sqe *last_sqe(struct loop *l)
+{
+	return &l->ring.sq.sqes[(l->ring.sq.sqe_tail - 1) & *l->ring.sq.kring_mask];
+}
+
+TEST(a_short_transfer_goes_on_where_it_stopped)
+{
+	enum { BYTES = 4 * 8192 };
+	struct loop *l = open_loop();
+	struct disk *d = NULL;
+	uint8_t *out = loop_buffer_map(BYTES), *in = loop_buffer_map(BYTES);
+	char path[64];
+
+	snprintf(path, sizeof(path), "/tmp/kvof-uring-test-%d", (int)getpid());
+	unlink(path);
+	expect_int(disk_open(l, path, &(struct disk_opts){.create_bytes = MiB}, &d), 0);
+	for (unsigned pieces = 1; pieces <= 4; pieces *= 4) {
+		for (int write = 1; write >= 0; write--) {
+			struct dio x;
+
+			kt_noise(out, BYTES);
+			memset(in, 0, BYTES);
+			dio_set(&x, write ? out : in, pieces, BYTES / pieces);
+			(write ? disk_write : disk_read)(d, &x.io);
+			/* One piece: a quarter of its bytes. Four: the first only. */
+			last_sqe(l)->len = pieces == 1 ? BYTES / 4 : 1;
+			expect_int(wait_for(l, &x.calls, &x.res), 0);
+		}
+		expect_mem(in, out, BYTES);
+		memset(out, 0, BYTES);
+		expect_int(disk_write_now(d, out, BYTES, 0), 0);
+	}
+	expect_int(disk_counts(d)->reads, 2);
+	expect_int(disk_counts(d)->read_bytes, 2 * BYTES);
+	disk_close(&d);
+	unlink(path);
+	loop_buffer_unmap(out, BYTES);
+	loop_buffer_unmap(in, BYTES);
+	loop_close(&l);
+}
+
+TEST(a_file_cut_short_behind_our_back_is_eio)
+{
+	struct loop *l = open_loop();
+	struct disk *d = NULL;
+	uint8_t *in = loop_buffer_map(2 * 65536);
+	struct dio x;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/tmp/kvof-uring-test-%d", (int)getpid());
+	unlink(path);
+	expect_int(disk_open(l, path, &(struct disk_opts){.create_bytes = MiB}, &d), 0);
+	expect_int(truncate(path, 65536), 0);
+	dio_set(&x, in, 2, 65536);
+	disk_read(d, &x.io);
+	expect_int(wait_for(l, &x.calls, &x.res), -EIO);
+	expect_int(disk_read_now(d, in, 2 * 65536, 0), -EIO);
+	expect_int(disk_counts(d)->errors, 2);
+	expect_int(disk_counts(d)->reads, 0);
+	disk_close(&d);
+	unlink(path);
+	loop_buffer_unmap(in, 2 * 65536);
 	loop_close(&l);
 }
 
