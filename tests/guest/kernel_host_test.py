@@ -88,12 +88,12 @@ def program(words, seconds=30, data=None, env=None):
 class Array:
     """One `kvof serve` on a port of the loopback, with drives in a folder of its own."""
 
-    def __init__(self, kvof, folder, *options, port=None):
+    def __init__(self, kvof, folder, *options, port=None, drive_size="256MiB"):
         self.port = port or free_port()
         self.log_path = os.path.join(folder, f"serve-{self.port}.log")
         words = [kvof, "serve", "--listen", f"tcp://127.0.0.1:{self.port}", "--subsystem", NQN]
         for name in ("a", "b"):
-            words += ["--drive", f"{os.path.join(folder, name)}.drive,size=256MiB"]
+            words += ["--drive", f"{os.path.join(folder, name)}.drive,size={drive_size}"]
         self.words = words + list(options)
         self.log = open(self.log_path, "ab")
         self.process = subprocess.Popen(
@@ -375,7 +375,8 @@ class Judge:
                        clean and output.endswith("live\n"), output)
         self.step("nvme id-iocs shows the Key Value command set",
                   "nvme id-iocs /dev/nvme0 -c 0xffff", r"\S")
-        self.identify_kv(ns)
+        self.identify_kv("default", ns, 8 * MIB)
+        self.combinations()
         self.effects()
         self.step("nvme smart-log", "nvme smart-log /dev/nvme0", r"^critical_warning\s+: 0$",
                   r"^temperature")
@@ -401,7 +402,7 @@ class Judge:
         data = bytes.fromhex("".join(re.findall(r"^(?: [0-9a-f]{2})+$", self.said, re.M)))
         return data if len(data) >= length else b""
 
-    def identify_kv(self, ns):
+    def identify_kv(self, name, ns, limit):
         """[KV] Identify Namespace, CNS 05h with CSI 01h: the first format's limits."""
         data = self.raw(f"nvme admin-passthru /dev/nvme0 -o 6 -n {ns.nsid} -r -b -l 4096 "
                         "--cdw10=5 --cdw11=0x1000000", 4096)
@@ -410,8 +411,11 @@ class Judge:
             nsze, nuse = struct.unpack_from("<Q8xQ", data)
             key_bytes, value_bytes = struct.unpack_from("<H2xI", data, 72)
             why = f"nsze {nsze} nuse {nuse} KVKML {key_bytes} KVVML {value_bytes}"
-            good = key_bytes == 16 and value_bytes == 8 * MIB and nsze > 0 and nuse <= nsze
-        self.tap.check("Identify of the KV namespace: keys to 16 bytes, values to 8 MiB", good, why)
+            good = key_bytes == 16 and value_bytes == limit and nsze > 0 and nuse <= nsze
+        self.tap.check(f"{name}: Identify of the KV namespace, keys to 16 bytes, values to "
+                       f"{limit >> 20} MiB", good, why)
+
+    def combinations(self):
         data = self.raw("nvme admin-passthru /dev/nvme0 -o 6 -r -b -l 4096 --cdw10=0x1c", 4096)
         vectors = struct.unpack("<512Q", data) if data else ()
         self.tap.check("Identify of command set combinations has Key Value",
@@ -601,8 +605,8 @@ class Judge:
         self.tap.check(f"{name}: deleted by the kernel host, absent for kvof exists", status == 1,
                        f"exit status {status}; {err}")
 
-    def healthy(self, name, array):
-        status, out, err = program([self.kvof, "stat", array.uri(), "--json"])
+    def healthy(self, name, array, *options):
+        status, out, err = program([self.kvof, "stat", array.uri(), "--json", *options])
         logged = array.logged()
         bad = [w for w in ("Sanitizer", "runtime error", "must(") if w in logged]
         self.tap.check(f"{name}: kvof serve is alive and answers kvof stat",
@@ -711,6 +715,29 @@ class Judge:
         self.tap.check("power cut: every value is whole or absent", sizes <= {0, MIB}, sizes)
         self.healthy(name, array)
 
+    def largest(self, folder):
+        """Values up to the largest limit there is."""
+        limit = 64 * MIB
+        array = Array(self.kvof, folder, "--value-bytes-max", "64MiB", drive_size="512MiB")
+        try:
+            if not self.tap.check("64 MiB: kvof serve --value-bytes-max is ready",
+                                  array.is_ready(), array.why()):
+                return
+            ns = self.connect("64 MiB", array)
+            if ns is None:
+                return
+            self.identify_kv("64 MiB", ns, limit)
+            for size in (limit, limit - 1):
+                why = ns.round_trip(b"largest", size)
+                self.tap.check(f"64 MiB: a value of {size} bytes comes back", not why, why)
+            got = ns.kv("store", b"absent", size=512, cdw10=limit + 1)
+            self.tap.check("64 MiB: Store above KVVML", got == [(BAD_VALUE_SIZE, 0)], ns.output)
+            self.quiet("64 MiB")
+            self.disconnect("64 MiB")
+            self.healthy("64 MiB", array)
+        finally:
+            array.stop()
+
     def allow_list(self, folder):
         array = Array(self.kvof, folder, "--allow-host", HOSTNQN)
         try:
@@ -729,7 +756,7 @@ class Judge:
                 self.tap.check("allow-list: the host on the list stores and retrieves",
                                not why, why)
                 self.disconnect("allow-list")
-            self.healthy("allow-list", array)
+            self.healthy("allow-list", array, "--host-nqn", HOSTNQN)
         finally:
             array.stop()
 
@@ -755,9 +782,11 @@ class Judge:
         finally:
             status = array.stop()
         self.tap.check("kvof serve ends with 0 on SIGTERM", status == 0, array.why())
-        other = os.path.join(self.folder, "allow")
-        os.mkdir(other)
-        self.allow_list(other)
+        for name, run in (("allow", self.allow_list), ("large", self.largest)):
+            other = os.path.join(self.folder, name)
+            os.mkdir(other)
+            run(other)
+            shutil.rmtree(other)
         array = Array(self.kvof, self.folder, *options)
         try:
             self.power_cut(array)
@@ -803,7 +832,8 @@ def main():
             tap.check("the guest boots", True)
             tap.say(f"Linux {guest.release}, {guest.boot_seconds:.1f} s to boot")
             tap.say(f"console: {guest.serial_kept}")
-            judge = Judge(guest, tap, args.kvof, work, forwarded)
+            kvof = args.kvof and os.path.abspath(args.kvof)
+            judge = Judge(guest, tap, kvof, work, forwarded)
             judge.guest_itself()
             if args.kvof:
                 judge.kernel_target()
