@@ -73,6 +73,11 @@ struct tcp_ctrl {
 	struct tcp_out greet;
 };
 
+_Static_assert(sizeof(struct tcp_ctrl) <= 3 * KiB,
+	       "a silent connection costs at most 4 KiB, its socket included");
+_Static_assert(sizeof(struct tcp_ctrl) + TCP_RX_BYTES + 8 * sizeof(struct ctrl_cmd) <= 12 * KiB,
+	       "before Connect, with up to 8 slots, at most 16 KiB");
+
 struct tcp_listener {
 	struct wire_listener base;
 	struct loop *loop;

@@ -36,6 +36,8 @@ struct wf_ctrl {
 	struct wire_conn *conn;
 	struct wire_opts opts;
 	uint8_t *store;
+	uint8_t *pull_to;              /* where stores land, store_bytes a slot; NULL: in store */
+	void (*pulled)(struct wf_ctrl *c, const struct wire_cmd *cmd, const uint8_t *at);
 	uint64_t store_bytes;
 	unsigned accepted, commands, answered, closed;
 	int closed_why, pull_res, push_res;
@@ -79,6 +81,8 @@ static inline void wf_pulled(struct wire_cmd *cmd, int res)
 	struct wf_ctrl *c = cmd->owner;
 
 	c->pull_res = res;
+	if (res == 0 && c->pulled != NULL)
+		c->pulled(c, cmd, c->slot[cmd->slot].iov.iov_base);
 	wf_answer(cmd, res == 0 ? NV_OK : res == -EBADMSG ? NV_TRANSIENT_TRANSPORT
 							  : NV_INTERNAL_ERROR);
 }
@@ -104,6 +108,8 @@ static inline void wf_command(void *arg, struct wire_cmd *cmd)
 		return;
 	}
 	slot->iov = (struct iovec){c->store, c->store_bytes};
+	if (cmd->sqe.opcode == 1 && c->pull_to != NULL)
+		slot->iov.iov_base = c->pull_to + cmd->slot * c->store_bytes;
 	if (cmd->sqe.opcode == 1 && bytes > 0) {
 		wire_pull(cmd, &slot->iov, 1, bytes, wf_pulled);
 	} else if (cmd->sqe.opcode == 2 && bytes > 0) {

@@ -43,3 +43,18 @@ TEST(values_of_all_sizes_go_there_and_back_with_and_without_digests)
 		wf_end();
 	}
 }
+
+TEST(the_largest_values_go_there_and_back)
+{
+	for (unsigned bits = 0; bits < 4; bits += 3) {
+		wf_begin(20 + bits, NULL);
+		wf_store_size(64 * MiB);
+		wf_ctrl.opts.header_digest = wf_host.opts.header_digest = bits & 1;
+		wf_ctrl.opts.data_digest = wf_host.opts.data_digest = bits & 2;
+		wf_ctrl.opts.h2c_bytes_max = (uint32_t)MiB;
+		wf_connect();
+		wf_there_and_back(8 * MiB, 511);
+		wf_there_and_back(64 * MiB, 1);
+		wf_end();
+	}
+}
