@@ -65,7 +65,7 @@ struct loop_opts {
 int loop_open(const struct loop_opts *opts, struct loop **out);
 
 /* All disks, socks and timers of the loop are closed before; completions still on their way, of
- * cancelled operations, run in here (the simulator wants the world stepped until then). */
+ * cancelled operations, run in here (in the simulator other nodes' events too). */
 void loop_close(struct loop **loop);
 
 /* Turns until loop_stop() has been called. Return: 0. */

@@ -163,10 +163,20 @@ bool sim_fault_now(enum sim_fault kind)
 {
 	uint32_t rate = sim_world->opts.fault_per_million[kind];
 
+	if (sim_world->fault_at[kind] > 0 && --sim_world->fault_at[kind] == 0) {
+		sim_fault_count(kind);
+		return true;
+	}
 	if (!sim_world->faults_on || rate == 0 || !prng_chance(&sim_world->prng, rate))
 		return false;
 	sim_fault_count(kind);
 	return true;
+}
+
+void sim_fault_at(enum sim_fault kind, uint64_t n)
+{
+	must(sim_world != NULL && kind < SIM_FAULT_COUNT);
+	sim_world->fault_at[kind] = n;
 }
 
 uint64_t sim_latency(uint64_t mean_ns)
@@ -558,10 +568,13 @@ int loop_open(const struct loop_opts *opts, struct loop **out)
 
 void loop_close(struct loop **loop)
 {
+	uint64_t end_ns = sim_world->now_ns + 5 * NS_PER_S;
 	struct loop *l;
 
 	OBJ_TAKE(l, loop, SIM_LOOP_MAGIC);
 	must(sim_world->running == NULL);
+	while (l->ops_flying > 0 && sim_next_ns(sim_world) < end_ns && sim_step())
+		;                       /* what was cancelled a moment ago comes in */
 	sim_sock_loop_close(l);
 	must(list_empty(&l->disks) && list_empty(&l->socks) && list_empty(&l->listeners));
 	must(l->ops_flying == 0 && l->timers.count == 0);

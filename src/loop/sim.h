@@ -61,6 +61,8 @@ uint64_t sim_trace(void);
 /* Faults on or off (all rates), and how often a kind was hit since sim_begin(). */
 void sim_faults_on(bool on);
 uint64_t sim_fault_hits(enum sim_fault kind);
+/* The n-th (1, 2, ...) chance of that kind from now on is hit, once, also while faults are off. */
+void sim_fault_at(enum sim_fault kind, uint64_t n);
 const char *sim_fault_name(enum sim_fault kind);
 
 /* Buffers in flight must still be there when this is called; not those of sim_crash_at_write(), whose crash
@@ -84,6 +86,9 @@ uint8_t *sim_disk_bytes(const char *path, uint64_t *bytes);
 /* No answer ever again until revived (hang), or every I/O fails with -EIO (gone). */
 enum sim_disk_mode { SIM_DISK_WELL, SIM_DISK_HANGS, SIM_DISK_GONE };
 void sim_disk_mode(const char *path, enum sim_disk_mode mode);
+
+/* The medium there is bad: each read that touches it fails with -EIO until it is written over. */
+void sim_disk_rot(const char *path, uint64_t offset_bytes, uint64_t bytes);
 
 /* The link between two nodes: while cut, bytes wait (no reset). */
 void sim_link_cut(const struct loop *a, const struct loop *b, bool cut);

@@ -53,6 +53,7 @@ struct sim_medium {
 	bool memory, poked;                     /* poked: a test holds a pointer into `now` */
 	enum sim_disk_mode mode;
 	struct disk *open;
+	uint8_t *rotten;                        /* a byte a sector; NULL: all is well */
 };
 
 struct disk {
@@ -101,6 +102,7 @@ static void sim_medium_free(struct sim_medium *m)
 		munmap(m->alt, m->bytes);
 	if (m->written != NULL)
 		munmap(m->written, m->bytes / SIM_SECTOR * sizeof(*m->written));
+	free(m->rotten);
 	free(m->chunk_touched);
 	free(m->chunk_dirty);
 	free(m->dirty);
@@ -171,6 +173,8 @@ static void sim_medium_sector(struct sim_medium *m, uint64_t sector, const uint8
 	else
 		memcpy(now, from, SIM_SECTOR);
 	m->written[sector] = m->write_number;
+	if (m->rotten != NULL)
+		m->rotten[sector] = 0;
 }
 
 /* The sectors [first, end) of a write get its bytes. `at` is at the byte of `first`; NULL: zeros. */
@@ -314,6 +318,9 @@ static int sim_do_read(struct disk *d, const struct disk_io *io)
 		return -EIO;
 	if (sim_fault_now(SIM_DISK_READ_MISDIRECT))
 		offset_bytes = sim_elsewhere(d, io->bytes);
+	if (m->rotten != NULL && memchr(m->rotten + offset_bytes / SIM_SECTOR, 1,
+					io->bytes / SIM_SECTOR) != NULL)
+		return -EIO;
 	iov_at_put(&at, m->now + offset_bytes, io->bytes);
 	if (sim_fault_now(SIM_DISK_READ_BAD)) {
 		struct iov_at bad = iov_at_start(io->iov, io->iov_count);
@@ -672,6 +679,18 @@ uint8_t *sim_disk_bytes(const char *path, uint64_t *bytes)
 	if (bytes != NULL)
 		*bytes = m->bytes;
 	return m->now;
+}
+
+void sim_disk_rot(const char *path, uint64_t offset_bytes, uint64_t bytes)
+{
+	struct sim_medium *m = sim_medium_find(path);
+	uint64_t first = offset_bytes / SIM_SECTOR, end = (offset_bytes + bytes - 1) / SIM_SECTOR;
+
+	must(m != NULL && bytes > 0 && offset_bytes < m->bytes && bytes <= m->bytes - offset_bytes);
+	if (m->rotten == NULL)
+		m->rotten = calloc(m->bytes / SIM_SECTOR, 1);
+	must(m->rotten != NULL);
+	memset(m->rotten + first, 1, end - first + 1);
 }
 
 void sim_disk_mode(const char *path, enum sim_disk_mode mode)

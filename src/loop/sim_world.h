@@ -61,6 +61,7 @@ struct sim_world {
 	struct loop *crashed;
 	bool faults_on;
 	uint64_t hits[SIM_FAULT_COUNT];
+	uint64_t fault_at[SIM_FAULT_COUNT];     /* chances left until the one to hit; 0: none */
 	uint64_t writes, crash_at_write;        /* 0: off */
 	struct sim_cut cuts[64];
 	unsigned cut_count;

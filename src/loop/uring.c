@@ -98,13 +98,15 @@ static int ring_open(struct loop *l)
 	return -EINVAL;
 }
 
+static void ring_take(struct loop *l);
+
 struct io_uring_sqe *ring_sqe(struct loop *l)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&l->ring);
 
 	if (sqe != NULL)
 		return sqe;
-	must(l->ring_on);
+	ring_take(l);                   /* so much before the first turn: it begins now */
 	io_uring_submit_and_get_events(&l->ring);
 	sqe = io_uring_get_sqe(&l->ring);
 	must(sqe != NULL);

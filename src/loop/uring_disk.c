@@ -100,6 +100,31 @@ static int disk_open_errno(int err)
 	}
 }
 
+/*
+ * A process that was killed keeps its locks until the kernel has ended its I/O, a little after it was
+ * reaped. That is what makes the lock safe against its last writes, so an opener waits for it, within
+ * the second in which a wrong option is to be told.
+ */
+#define DISK_LOCK_TRIES 45u
+#define DISK_LOCK_PAUSE_NS (20 * NS_PER_MS)
+
+static void disk_lock_pause(void)
+{
+	struct timespec pause = {.tv_nsec = (long)DISK_LOCK_PAUSE_NS};
+
+	nanosleep(&pause, NULL);
+}
+
+static int disk_lock(int fd)
+{
+	for (unsigned i = 0; flock(fd, LOCK_EX | LOCK_NB) != 0; i++) {
+		if ((errno != EWOULDBLOCK && errno != EINTR) || i == DISK_LOCK_TRIES)
+			return -errno;
+		disk_lock_pause();
+	}
+	return 0;
+}
+
 static int disk_open_flags(const char *path, int flags, bool *direct)
 {
 	int fd = open(path, flags | O_RDWR | O_DIRECT | O_CLOEXEC | O_NONBLOCK, 0600);
@@ -111,6 +136,17 @@ static int disk_open_flags(const char *path, int flags, bool *direct)
 	fd = open(path, (flags & ~(O_CREAT | O_EXCL)) | O_RDWR | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0 && (flags & O_CREAT))
 		fd = open(path, flags | O_RDWR | O_CLOEXEC | O_NONBLOCK, 0600);
+	return fd;
+}
+
+static int disk_open_block(const char *path, bool *direct)
+{
+	int fd = disk_open_flags(path, O_EXCL, direct);
+
+	for (unsigned i = 0; fd < 0 && errno == EBUSY && i < DISK_LOCK_TRIES; i++) {
+		disk_lock_pause();
+		fd = disk_open_flags(path, O_EXCL, direct);
+	}
 	return fd;
 }
 
@@ -158,8 +194,9 @@ static int disk_file_look(struct disk *d, const struct disk_opts *opts, bool *fr
 	if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode))
 		return -EINVAL;
 	d->info.block_device = S_ISBLK(st.st_mode);
-	if (flock(d->fd, LOCK_EX | LOCK_NB) != 0)
-		return disk_open_errno(errno);
+	rc = disk_lock(d->fd);
+	if (rc != 0)
+		return disk_open_errno(-rc);
 	d->info.align_bytes = disk_align(d->fd, d->info.block_device);
 	if (d->info.block_device) {
 		if (ioctl(d->fd, BLKGETSIZE64, &bytes) != 0)
@@ -191,7 +228,7 @@ static int disk_file_open(struct disk *d, const char *path, const struct disk_op
 	if (opts->create_bytes != 0 && opts->create_bytes < DISK_BYTES_MIN)
 		return -EINVAL;
 	if (stat(path, &st) == 0 && S_ISBLK(st.st_mode))
-		d->fd = disk_open_flags(path, O_EXCL, &direct);
+		d->fd = disk_open_block(path, &direct);
 	else
 		d->fd = disk_open_flags(path, 0, &direct);
 	if (d->fd < 0 && errno == ENOENT && opts->create_bytes != 0) {

@@ -786,6 +786,24 @@ TEST(closing_at_once_after_a_turn_does_not_lose_an_operation)
 	end();
 }
 
+TEST(closing_the_loop_waits_for_what_was_cancelled)
+{
+	static struct sio in[2];
+	static uint8_t to[16];
+	struct sock *a, *b;
+
+	begin();
+	pair(&a, &b);
+	sio_start(a, &in[0], false, to, 16);
+	sio_start(b, &in[1], false, to, 16);
+	loop_turn(loop, 0);
+	sock_close(&a);
+	sock_close(&b);
+	end();
+	expect_int(in[0].want.calls, 1);
+	expect_int(in[1].want.calls, 1);
+}
+
 TEST(shutdown_wakes_both_sides)
 {
 	struct sio in_a, in_b, out;

@@ -399,6 +399,20 @@ TEST(write_faults_fail_lose_or_misdirect)
 	end();
 }
 
+TEST(a_rotten_sector_fails_reads_until_it_is_written)
+{
+	begin((struct sim_opts){0});
+	expect_int(now(disk_write, page, 4 * ALIGN, 0), 0);
+	sim_disk_rot("d0", ALIGN + 100, 1);
+	expect_int(now(disk_read, page, ALIGN, 0), 0);
+	expect_int(now(disk_read, page, 4 * ALIGN, 0), -EIO);
+	expect_int(disk_read_now(disk, page, ALIGN, ALIGN), -EIO);
+	expect_int(now(disk_read, page, ALIGN, 2 * ALIGN), 0);
+	expect_int(now(disk_write, page, ALIGN, ALIGN), 0);
+	expect_int(now(disk_read, page, 4 * ALIGN, 0), 0);
+	end();
+}
+
 TEST(what_a_failed_flush_lost_no_later_flush_saves)
 {
 	unsigned lost = 0;

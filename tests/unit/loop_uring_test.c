@@ -521,6 +521,44 @@ TEST(ipv6_streams_work_and_name_their_peer)
 	loop_close(&l);
 }
 
+TEST(more_operations_than_the_ring_has_room_for_all_complete)
+{
+	enum { N = 600 };
+	struct loop *l = NULL;
+	static struct simple soon[N];
+	static struct dial x[N];
+	static struct sio in[N];
+	uint16_t port;
+	uint8_t to[N];
+	int lis = raw_listen(&port, 1024, 0), peer[N];
+
+	expect_int(loop_open(&(struct loop_opts){.ops_max = 1}, &l), 0);
+	for (int i = 0; i < N; i++) {
+		x[i] = (struct dial){.c = {.op.done = dial_done, .addr = {"127.0.0.1", port}}};
+		sock_connect(l, &x[i].c);       /* before the first turn */
+		soon[i] = (struct simple){.op.done = simple_done};
+	}
+	for (int i = 0; i < N; i++) {
+		expect_int(wait_for(l, &x[i].calls, &x[i].res), 0);
+		peer[i] = accept(lis, NULL, NULL);
+	}
+	for (int i = 0; i < N; i++) {
+		sio_set(&in[i], &to[i], 1, 1);
+		sock_recv(x[i].c.sock, &in[i].io);
+		loop_soon(l, &soon[i].op, i);
+	}
+	for (int i = 0; i < N; i++)
+		expect_int(write(peer[i], "x", 1), 1);
+	for (int i = 0; i < N; i++) {
+		expect_int(wait_for(l, &soon[i].calls, &soon[i].res), i);
+		expect_int(wait_for(l, &in[i].calls, &in[i].res), 1);
+		close(peer[i]);
+		sock_close(&x[i].c.sock);
+	}
+	close(lis);
+	loop_close(&l);
+}
+
 /* ---- descriptors and memory ---- */
 
 TEST(no_descriptor_is_left_behind)
