@@ -165,7 +165,7 @@ static void fix_close_core(void)
 	expect_int(fix.overs, fix.submits);
 }
 
-static void fix_end(void)
+static inline void fix_end(void)
 {
 	fix_close_core();
 	loop_close(&fix.loop);
