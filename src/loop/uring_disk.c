@@ -22,6 +22,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
@@ -188,6 +189,7 @@ static int disk_file_look(struct disk *d, const struct disk_opts *opts, bool *fr
 {
 	struct stat st;
 	uint64_t bytes;
+	int rc;
 
 	if (fstat(d->fd, &st) != 0)
 		return -EIO;
@@ -206,8 +208,6 @@ static int disk_file_look(struct disk *d, const struct disk_opts *opts, bool *fr
 			return -EIO;
 		bytes = (uint64_t)st.st_size;
 		if (bytes == 0 && opts->create_bytes >= DISK_BYTES_MIN) {
-			int rc;
-
 			*fresh = true;
 			bytes = opts->create_bytes & ~(uint64_t)(d->info.align_bytes - 1);
 			rc = disk_file_size(d->fd, bytes);

@@ -28,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
@@ -39,6 +40,8 @@
 #define SOCK_IOV_MAX 64u
 #define SOCK_RECV_IOV_MAX 32u
 #define SOCK_GATHER_BYTES (256 * KiB)   /* no further send joins one that has so much */
+#define LISTENER_TRIES 40u
+#define LISTENER_PAUSE_NS (20 * NS_PER_MS)
 #define SOCK_BACKLOG 1024
 #define ACCEPT_MAX 64                   /* connections taken in one callback */
 #define ACCEPT_PAUSE_NS (10 * NS_PER_MS) /* when there is no descriptor left for one */
@@ -513,8 +516,7 @@ static int listener_errno(int err)
 	}
 }
 
-/* A socket that listens at the address; *port: where. Return: descriptor or negative errno. */
-static int listener_socket(const struct sock_addr *addr, uint16_t *port)
+static int listener_socket_once(const struct sock_addr *addr, uint16_t *port)
 {
 	struct sockaddr_storage at;
 	socklen_t length;
@@ -535,6 +537,24 @@ static int listener_socket(const struct sock_addr *addr, uint16_t *port)
 	}
 	*port = ntohs(at.ss_family == AF_INET ? ((struct sockaddr_in *)&at)->sin_port :
 		      ((struct sockaddr_in6 *)&at)->sin6_port);
+	return fd;
+}
+
+/*
+ * A socket that listens at the address; *port: where. Return: descriptor or negative errno.
+ * A process that was killed keeps its port until the kernel has ended its accept, a little after it
+ * was reaped: an array that is restarted at once waits for that, within the second in which a port
+ * in use is to be told.
+ */
+static int listener_socket(const struct sock_addr *addr, uint16_t *port)
+{
+	struct timespec pause = {.tv_nsec = (long)LISTENER_PAUSE_NS};
+	int fd = listener_socket_once(addr, port);
+
+	for (unsigned i = 0; fd == -EBUSY && i < LISTENER_TRIES; i++) {
+		nanosleep(&pause, NULL);
+		fd = listener_socket_once(addr, port);
+	}
 	return fd;
 }
 
