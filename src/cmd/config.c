@@ -466,8 +466,12 @@ int config_load(int argc, char **argv, struct config *out, char why[512])
 	for (unsigned i = 0; rc == 0 && i < CONFIG_COUNT; i++)
 		if (out->value[i].count == 0 && rows[i].standard[0] != '\0')
 			rc = value_add(out, i, CONFIG_STANDARD, rows[i].name, rows[i].standard, why);
-	if (rc != 0)
-		config_free(out);
+	if (rc == 0)
+		return 0;
+	config_free(out);
+	for (char *at = why; *at != '\0'; at++)        /* one line, whatever was typed */
+		if ((unsigned char)*at < ' ' || *at == 127)
+			*at = '?';
 	return rc;
 }
 

@@ -22,6 +22,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -184,7 +185,39 @@ static void fill_store_opts(struct serve *s)
 
 /* --- start -------------------- */
 
-/* As many connections as there are file descriptors for; the rest is said. */
+static int listen_failed(const struct serve *s, unsigned i, int rc)
+{
+	cmd_error("serve", "--listen %s: %s", s->config.value[CONFIG_listen].text[i],
+		  rc == -EBUSY ? "the port is in use; choose another, or stop who has it" :
+		  rc == -EINVAL ? "this machine has no such address" : strerror(-rc));
+	return rc == -EINVAL ? CMD_USAGE : CMD_FAILED;
+}
+
+/* Ports are tried before the drives are touched, so that a port in use leaves no new store behind. */
+static int check_ports(struct serve *s)
+{
+	for (unsigned i = 0; i < s->listen_count; i++) {
+		const struct sock_addr *a = &s->listen[i];
+		struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(a->port)};
+		struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(a->port)};
+		bool is_v4 = inet_pton(AF_INET, a->host, &v4.sin_addr) == 1;
+		int on = 1, err = 0, fd = socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM, 0);
+
+		must(is_v4 || inet_pton(AF_INET6, a->host, &v6.sin6_addr) == 1);
+		if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+		    bind(fd, is_v4 ? (const struct sockaddr *)&v4 : (const struct sockaddr *)&v6,
+			 is_v4 ? sizeof(v4) : sizeof(v6)) != 0 || listen(fd, 1) != 0)
+			err = errno;
+		if (fd >= 0)
+			close(fd);
+		if (err != 0)
+			return listen_failed(s, i, err == EADDRNOTAVAIL ? -EINVAL :
+					     err == EADDRINUSE ? -EBUSY : -err);
+	}
+	return 0;
+}
+
+/* As many connections as there are file descriptors for; print_memory() says so. */
 static void fit_files(struct serve *s)
 {
 	unsigned want = (unsigned)config_number(&s->config, CONFIG_connections);
@@ -199,8 +232,6 @@ static void fit_files(struct serve *s)
 	if (lim.rlim_cur >= want + FILES_SPARE)
 		return;
 	s->conns_max = lim.rlim_cur > FILES_SPARE + 8 ? (unsigned)lim.rlim_cur - FILES_SPARE : 8;
-	fprintf(stderr, "kvof serve: %u connections at most, not %u: limit of open files is %llu\n",
-		s->conns_max, want, (unsigned long long)lim.rlim_cur);
 }
 
 static int open_loop(struct serve *s)
@@ -225,7 +256,8 @@ static int open_store(struct serve *s)
 			fprintf(stderr, "kvof serve: %s\n", report.text);
 		return 0;
 	}
-	cmd_error("serve", "%s", report.text[0] != '\0' ? report.text : strerror(-rc));
+	cmd_error("serve", "%s%s", report.text[0] != '\0' ? report.text : strerror(-rc),
+		  rc == -EPROTO ? " (--format)" : "");
 	switch (rc) {
 	case -EINVAL:
 	case -ENOENT:
@@ -294,23 +326,23 @@ static int open_listeners(struct serve *s)
 		char other[64];
 		int rc = target_listen(s->target, a, advertised(a->host, other), &a->port);
 
-		if (rc == 0)
-			continue;
-		cmd_error("serve", "--listen %s: %s", s->config.value[CONFIG_listen].text[i],
-			  rc == -EBUSY ? "the port is in use; choose another, or stop who has it" :
-			  rc == -EINVAL ? "this machine has no such address" : strerror(-rc));
-		return rc == -EINVAL ? CMD_USAGE : CMD_FAILED;
+		if (rc != 0)
+			return listen_failed(s, i, rc);
 	}
 	return 0;
 }
 
 static void print_memory(const struct serve *s)
 {
+	unsigned want = (unsigned)config_number(&s->config, CONFIG_connections);
 	struct target_memory m = target_memory();
 	uint64_t conns = s->conns_max * (m.conn_bytes + m.queue_bytes);
 	struct store_stat stat;
 	uint64_t keys = s->store_opts.index_keys_max;
 
+	if (s->conns_max < want)
+		fprintf(stderr, "kvof serve: %u connections at most, not %u: raise the limit of open "
+			"files (ulimit -n)\n", s->conns_max, want);
 	store_stat(s->store, &stat);
 	if (keys == 0) {
 		keys = stat.capacity_bytes / 256 / 48;
@@ -437,7 +469,8 @@ static int serve_open(struct serve *s)
 		return code;
 	fill_store_opts(s);
 	fit_files(s);
-	code = open_loop(s);
+	code = check_ports(s);
+	code = code != 0 ? code : open_loop(s);
 	code = code != 0 ? code : open_store(s);
 	code = code != 0 ? code : open_target(s);
 	code = code != 0 ? code : open_listeners(s);

@@ -426,4 +426,9 @@ class Array:
         return code, time.monotonic() - begin
 
 
+
+def status_ok(answer):
+    assert answer.type == RESP and answer.status == (0, 0), answer
+
+
 __all__ = [n for n in dir() if not n.startswith('_')] + ['errno']

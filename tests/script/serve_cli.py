@@ -1,0 +1,364 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`kvof serve` and `kvof config` as a person meets them: wrong options and drives, start and stop.
+
+usage: serve_cli.py KVOF      prints TAP
+
+A refusal is one line on standard error that names the object, has the exit code of the contract,
+and leaves no file and no byte changed.
+"""
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+from nvmetcp import Array, Host, status_ok
+
+KVOF = sys.argv[1]
+CASES = []
+
+
+def case(name):
+    def add(run):
+        CASES.append((name, run))
+        return run
+    return add
+
+
+def kvof(*args, timeout=10):
+    return subprocess.run([KVOF, *args], capture_output=True, text=True, timeout=timeout)
+
+
+def refused(code, *args, words=(), folder=None):
+    """Runs `kvof serve` with args, wants one line and an untouched folder."""
+    before = snapshot(folder) if folder else None
+    got = kvof('serve', *args)
+    lines = got.stderr.strip().splitlines()
+    assert got.returncode == code, f'exit code {got.returncode}, wanted {code}: {got.stderr}'
+    assert len(lines) == 1 and lines[0].startswith('kvof serve: '), got.stderr
+    assert got.stdout == '', got.stdout
+    for word in words:
+        assert word in lines[0], f'{word!r} is not in {lines[0]!r}'
+    if folder:
+        assert snapshot(folder) == before, 'the folder has changed'
+
+
+def snapshot(folder):
+    out = {}
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if os.path.isfile(path):
+            with open(path, 'rb') as f:
+                out[name] = (os.path.getsize(path), f.read(1 << 20))
+        else:
+            out[name] = 'folder'
+    return out
+
+
+MEM = ('--listen', 'tcp://127.0.0.1:0', '--drive', 'mem,size=64MiB')
+
+
+@case('an unknown option names the nearest one')
+def unknown_option(d):
+    refused(2, *MEM, '--alow-host', 'x', words=['--alow-host', '--allow-host'])
+    refused(2, *MEM, '--wrong-entirely', words=['--wrong-entirely'])
+    refused(2, *MEM, 'stray', words=['stray'])
+    refused(2, *MEM, '--kv', words=['--kv', 'value'])
+
+
+@case('a size without a unit is refused')
+def size_unit(d):
+    refused(2, *MEM, '--kv', '1000000', words=['--kv', 'unit'])
+    refused(2, '--drive', 'mem,size=64', words=['--drive', 'unit'])
+    refused(2, *MEM, '--value-bytes-max', '1TiB', words=['range'])
+    refused(2, *MEM, '--kv', '99999999999999999999GiB', words=['--kv'])
+
+
+@case('no drive at all is refused')
+def no_drive(d):
+    refused(2, '--listen', 'tcp://127.0.0.1:0', words=['--drive'])
+
+
+@case('a drive that is a folder is refused')
+def drive_folder(d):
+    refused(2, '--listen', 'tcp://127.0.0.1:0', '--drive', d + ',size=64MiB', words=[d], folder=d)
+    refused(2, '--listen', 'tcp://127.0.0.1:0', '--drive', d, words=[d], folder=d)
+
+
+@case('a drive that is too small is refused and not made')
+def drive_small(d):
+    path = os.path.join(d, 'small')
+    refused(2, '--listen', 'tcp://127.0.0.1:0', '--drive', path + ',size=256KiB', words=[path],
+            folder=d)
+
+
+@case('a missing drive without size= is refused and not made')
+def drive_missing(d):
+    path = os.path.join(d, 'none')
+    refused(2, '--listen', 'tcp://127.0.0.1:0', '--drive', path, words=[path, 'size='], folder=d)
+    refused(2, '--listen', 'tcp://127.0.0.1:0', '--drive', os.path.join(d, 'no', 'such') +
+            ',size=64MiB', words=[os.path.join(d, 'no', 'such')], folder=d)
+
+
+@case('a drive with something else on it is refused, and taken with --format')
+def drive_foreign(d):
+    path = os.path.join(d, 'foreign')
+    with open(path, 'wb') as f:
+        f.write(b'\x7fELF precious data' * 1000)
+        f.truncate(64 << 20)
+    refused(4, '--listen', 'tcp://127.0.0.1:0', '--drive', path, words=[path, '--format'], folder=d)
+    array = Array(KVOF, '--format', drives=[path])
+    assert array.stop()[0] == 0
+
+
+@case('a drive in use by another array is refused')
+def drive_busy(d):
+    path = os.path.join(d, 'busy')
+    array = Array(KVOF, drives=[path + ',size=64MiB'])
+    try:
+        refused(3, '--listen', 'tcp://127.0.0.1:0', '--drive', path, words=[path])
+    finally:
+        assert array.stop()[0] == 0
+
+
+@case('a set with a drive missing is refused without --degraded')
+def drive_gone(d):
+    paths = [os.path.join(d, f'set{i}') for i in range(3)]
+    array = Array(KVOF, drives=[p + ',size=64MiB' for p in paths])
+    with Host(array.port) as h:
+        for i in range(64):
+            status_ok(h.io.store(b'set%d' % i, bytes([i]) * 5000))
+    assert array.stop()[0] == 0
+    os.rename(paths[1], os.path.join(d, 'elsewhere'))
+    args = [x for p in paths for x in ('--drive', p)]
+    refused(2, '--listen', 'tcp://127.0.0.1:0', *args, words=[paths[1]], folder=d)
+    array = Array(KVOF, '--degraded', drives=paths)
+    with Host(array.port) as h:
+        answers = [h.io.exist(b'set%d' % i).status for i in range(64)]
+        there = answers.count((0, 0))
+        assert 16 < there < 64, there
+        assert answers.count((0, 0x87)) == 64 - there
+    assert array.stop()[0] == 0
+
+
+@case('the same drive twice is refused')
+def drive_twice(d):
+    path = os.path.join(d, 'twice')
+    refused(2, '--listen', 'tcp://127.0.0.1:0', '--drive', path + ',size=64MiB', '--drive', path,
+            words=[path, 'twice'], folder=d)
+
+
+@case('a port in use is refused before a drive is made')
+def port_busy(d):
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        s.listen(1)
+        port = s.getsockname()[1]
+        refused(3, '--listen', f'tcp://127.0.0.1:{port}', '--drive',
+                os.path.join(d, 'new') + ',size=64MiB', words=[str(port), 'in use'], folder=d)
+
+
+@case('a wrong address is refused')
+def address(d):
+    for text in ('127.0.0.1:4420', 'tcp://127.0.0.1', 'tcp://127.0.0.1:99999', 'tcp://:4420',
+                 'rdma://127.0.0.1:4420', 'tcp://localhost:4420', 'tcp://::1:4420'):
+        refused(2, '--listen', text, '--drive', 'mem,size=64MiB', words=['--listen', text])
+    refused(2, '--listen', 'tcp://192.0.2.7:4420', '--drive', 'mem,size=64MiB', '--allow-host',
+            'nqn.2026-11.io.kvof:h', words=['192.0.2.7'])
+
+
+@case('an address beyond loopback needs --allow-host')
+def beyond_loopback(d):
+    refused(2, '--listen', 'tcp://0.0.0.0:0', '--drive', 'mem,size=64MiB', words=['--allow-host'])
+    refused(2, '--listen', 'tcp://[::]:0', '--drive', 'mem,size=64MiB', words=['--allow-host'])
+
+
+@case('an NQN that is none is refused')
+def nqn(d):
+    for name in ('', 'kvof', 'nqn.', 'nqn.2026.io.kvof', 'nqn.2026-11.io.kvof:' + 'x' * 220,
+                 'nqn.2026-11.io.kvof:a\nb'):
+        refused(2, *MEM, '--subsystem', name, words=['--subsystem'])
+        refused(2, *MEM, '--allow-host', name, words=['--allow-host'])
+
+
+@case('what is not in this version says so')
+def not_yet(d):
+    refused(2, *MEM, '--block', '1GiB', words=['--block', 'not in this version'])
+    refused(2, *MEM, '--metrics', 'tcp://127.0.0.1:9000', words=['--metrics'])
+    refused(2, *MEM, '--kv', '0', words=['--kv'])
+
+
+@case('a config file with an unknown key names the line and the nearest key')
+def file_key(d):
+    path = os.path.join(d, 'a.conf')
+    with open(path, 'w') as f:
+        f.write('[array]\nlisten = tcp://127.0.0.1:0\ndirve = mem,size=64MiB\n')
+    refused(2, '--config', path, words=[path + ':3', 'dirve', 'drive'])
+    with open(path, 'w') as f:
+        f.write('[store]\nlisten = tcp://127.0.0.1:0\n')
+    refused(2, '--config', path, words=[path + ':2', '[array]'])
+    with open(path, 'w') as f:
+        f.write('[array]\nformat = yes\n')
+    refused(2, '--config', path, words=['format', 'flag'])
+    with open(path, 'w') as f:
+        f.write('[array]\nthis is no pair\n')
+    refused(2, '--config', path, words=[path + ':2'])
+    with open(path, 'w') as f:
+        f.write('[array]\ndrive = ' + 'x' * 500 + '\n')
+    refused(2, '--config', path, words=[path + ':2', 'long'])
+    refused(2, '--config', os.path.join(d, 'nowhere'), words=['nowhere'])
+    refused(2, '--config', d, words=[d])
+
+
+@case('a flag beats the file, the file beats the default, and config says so')
+def effective(d):
+    path = os.path.join(d, 'b.conf')
+    with open(path, 'w') as f:
+        f.write('[array]\nlisten = tcp://127.0.0.1:0\ndrive = mem,size=64MiB\n'
+                '[store]\nvalue-bytes-max = 1 MiB\nack = durable\n')
+    got = kvof('config', '--effective', '--json', '--config', path, '--value-bytes-max', '2MiB')
+    assert got.returncode == 0, got.stderr
+    rows = {r['name']: r for r in json.loads(got.stdout)}
+    assert rows['value-bytes-max']['values'] == ['2MiB']
+    assert rows['value-bytes-max']['origin'] == 'flag'
+    assert rows['ack']['values'] == ['durable'] and rows['ack']['origin'] == path
+    assert rows['on-full']['origin'] == 'default'
+    assert rows['drive']['values'] == ['mem,size=64MiB']
+    text = kvof('config', '--effective', '--config', path)
+    assert text.returncode == 0
+    again = os.path.join(d, 'c.conf')
+    with open(again, 'w') as f:                # what it prints is a file it reads
+        f.write(''.join(line + '\n' for line in text.stdout.splitlines()
+                        if not line.startswith(('format', 'degraded'))))
+    second = kvof('config', '--effective', '--json', '--config', again)
+    assert second.returncode == 0, second.stderr
+    first = json.loads(kvof('config', '--effective', '--json', '--config', path).stdout)
+    values = [(r['name'], r['values']) for r in first]
+    assert values == [(r['name'], r['values']) for r in json.loads(second.stdout)]
+
+
+@case('the ready line, as text and as JSON, and the options of a file')
+def ready(d):
+    path = os.path.join(d, 'd.conf')
+    with open(path, 'w') as f:
+        f.write('[array]\nlisten = tcp://127.0.0.1:0\nlisten = tcp://127.0.0.1:0\n'
+                'drive = mem,size=64MiB\nsubsystem = nqn.2026-11.io.kvof:two\n')
+    proc = subprocess.Popen([KVOF, 'serve', '--config', path, '--json'], stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True)
+    row = json.loads(proc.stdout.readline())
+    assert row['subsystem'] == 'nqn.2026-11.io.kvof:two' and row['pid'] == proc.pid
+    assert len(row['ready']) == 2 and row['memory'] is True
+    ports = [int(x.rsplit(':', 1)[1]) for x in row['ready']]
+    for port in ports:
+        with Host(port, subnqn='nqn.2026-11.io.kvof:two') as h:
+            status_ok(h.io.store(b'port', str(port).encode()))
+    proc.send_signal(signal.SIGINT)
+    assert proc.wait(6) == 0
+    assert 'memory:' in proc.stderr.read()
+
+
+@case('an IPv6 address is listened at')
+def ipv6(d):
+    try:
+        with socket.socket(socket.AF_INET6) as s:
+            s.bind(('::1', 0))
+    except OSError:
+        return 'this machine has no IPv6 loopback'
+    proc = subprocess.Popen([KVOF, 'serve', '--listen', 'tcp://[::1]:0', '--drive',
+                             'mem,size=64MiB'], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                            text=True)
+    assert proc.stdout.readline().startswith('ready tcp://[::1]:')
+    proc.send_signal(signal.SIGTERM)
+    assert proc.wait(6) == 0
+
+
+@case('values are there again after SIGTERM and after SIGKILL')
+def restart(d):
+    paths = [os.path.join(d, f'r{i}') for i in range(2)]
+    drives = [p + ',size=64MiB' for p in paths]
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        array = Array(KVOF, drives=drives)
+        with Host(array.port) as h:
+            for size in (0, 1, 4097, 300000):
+                status_ok(h.io.store(b'r%d' % size, bytes([size % 251]) * size))
+        array.proc.send_signal(how)
+        array.proc.wait(6)
+        array = Array(KVOF, drives=paths)
+        with Host(array.port) as h:
+            for size in (0, 1, 4097, 300000):
+                if size == 0:
+                    status_ok(h.io.exist(b'r0'))
+                    continue
+                answer, data = h.io.retrieve(b'r%d' % size, size)
+                status_ok(answer)
+                assert data == bytes([size % 251]) * size
+        assert array.stop()[0] == 0
+
+
+@case('--value-bytes-max moves KVVML and MDTS, up to 64 MiB')
+def value_limit(d):
+    for text, size, mdts in (('512KiB', 512 << 10, 7), ('3MiB', 3 << 20, 10),
+                             ('64MiB', 64 << 20, 14)):
+        array = Array(KVOF, '--value-bytes-max', text, drives=['mem,size=512MiB'])
+        with Host(array.port) as h:
+            assert h.admin.identify(1)[1][77] == mdts, text
+            assert int.from_bytes(h.admin.identify(5, 1, 1)[1][76:80], 'little') == size
+            value = bytes(range(256)) * (size // 256)
+            status_ok(h.io.store(b'limit', value))
+            assert h.io.retrieve(b'limit', size)[1] == value
+            assert h.io.store(b'over', value + b'x').status == (0, 0x85)
+        assert array.stop()[0] == 0
+
+
+@case('--on-full refuse answers 0/81 and keeps what is there; evict makes room')
+def full(d):
+    for how in ('refuse', 'evict'):
+        array = Array(KVOF, '--on-full', how, '--value-bytes-max', '1MiB',
+                      drives=['mem,size=64MiB'])
+        with Host(array.port) as h:
+            answers = [h.io.store(b'full%03d' % i, bytes([i]) * 1000000).status
+                       for i in range(100)]
+            first = h.io.exist(b'full000').status
+            if how == 'refuse':
+                assert answers[0] == (0, 0) and answers[-1] == (0, 0x81), answers
+                assert set(answers) == {(0, 0), (0, 0x81)} and first == (0, 0)
+            else:
+                assert set(answers) == {(0, 0)} and first == (0, 0x87)
+            last = answers.index((0, 0x81)) - 1 if how == 'refuse' else 99
+            assert h.io.retrieve(b'full%03d' % last, 1000000)[1] == bytes([last]) * 1000000
+        assert array.stop()[0] == 0
+
+
+@case('an unreachable array is an error of one line, at once')
+def unreachable(d):
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        begin = time.monotonic()
+        got = kvof('get', f'tcp://127.0.0.1:{s.getsockname()[1]}', 'text:x')
+        assert got.returncode == 3 and len(got.stderr.strip().splitlines()) == 1, got
+        assert time.monotonic() - begin < 5
+
+
+def main():
+    bad = 0
+    for n, (name, run) in enumerate(CASES, 1):
+        with tempfile.TemporaryDirectory(prefix='kvof-cli-') as folder:
+            try:
+                skip = run(folder)
+                print(f'ok {n} - {name}' + (f' # SKIP {skip}' if skip else ''))
+            except Exception:
+                bad += 1
+                print(f'not ok {n} - {name}')
+                for line in traceback.format_exc().strip().splitlines()[-6:]:
+                    print(f'# {line}')
+        sys.stdout.flush()
+    print(f'1..{len(CASES)}')
+    return 1 if bad else 0
+
+
+sys.exit(main())
