@@ -94,11 +94,29 @@ static inline void wf_pushed(struct wire_cmd *cmd, int res)
 	c->push_res = res;
 }
 
+/* As any owner has to: the descriptor against what the command moves, and the room there is. */
+static inline nv_status wf_check(const struct wf_ctrl *c, const struct wire_cmd *cmd)
+{
+	uint32_t bytes = le32_get(cmd->sqe.cdw10);
+	enum nv_data_dir dir = cmd->sqe.opcode == 1 ? NV_DATA_TO_CONTROLLER
+			     : cmd->sqe.opcode == 2 ? NV_DATA_TO_HOST : NV_DATA_NONE;
+	struct nv_sgl_want want = {dir, bytes, cmd->inline_bytes};
+	struct nv_data data;
+	struct bad bad;
+
+	if (dir != NV_DATA_NONE && bytes > c->store_bytes)
+		return NV_KV_BAD_VALUE_SIZE;
+	if (cmd->sqe.opcode > 2)
+		return NV_INVALID_OPCODE;
+	return nv_sgl_check(&cmd->sqe, &want, &data, &bad);
+}
+
 static inline void wf_command(void *arg, struct wire_cmd *cmd)
 {
 	struct wf_ctrl *c = arg;
 	uint32_t bytes = le32_get(cmd->sqe.cdw10);
 	struct wf_slot *slot = &c->slot[cmd->slot];
+	nv_status s = wf_check(c, cmd);
 
 	c->commands++;
 	must(cmd->owner == NULL);
@@ -110,13 +128,15 @@ static inline void wf_command(void *arg, struct wire_cmd *cmd)
 	slot->iov = (struct iovec){c->store, c->store_bytes};
 	if (cmd->sqe.opcode == 1 && c->pull_to != NULL)
 		slot->iov.iov_base = c->pull_to + cmd->slot * c->store_bytes;
-	if (cmd->sqe.opcode == 1 && bytes > 0) {
+	if (!nv_status_ok(s)) {
+		wf_answer(cmd, s);
+	} else if (cmd->sqe.opcode == 1 && bytes > 0) {
 		wire_pull(cmd, &slot->iov, 1, bytes, wf_pulled);
 	} else if (cmd->sqe.opcode == 2 && bytes > 0) {
 		wire_push(cmd, &slot->iov, 1, bytes, wf_pushed);
 		wf_answer(cmd, NV_OK);
 	} else {
-		wf_answer(cmd, cmd->sqe.opcode > 2 ? NV_INVALID_OPCODE : NV_OK);
+		wf_answer(cmd, NV_OK);
 	}
 }
 

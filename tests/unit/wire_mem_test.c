@@ -154,6 +154,16 @@ TEST(either_end_may_close_and_each_request_comes_back_once)
 	}
 }
 
+static void push_kept(void *arg)
+{
+	struct wf_slot *slot = &wf_ctrl.slot[0];
+
+	(void)arg;
+	slot->iov = (struct iovec){wf_ctrl.store, wf_ctrl.store_bytes};
+	wire_push(wf_ctrl.kept[0], &slot->iov, 1, 51, wf_pushed);
+	wf_answer(wf_ctrl.kept[0], NV_OK);
+}
+
 TEST(a_push_larger_than_the_room_ends_the_link)
 {
 	uint8_t room[100];
@@ -162,8 +172,12 @@ TEST(a_push_larger_than_the_room_ends_the_link)
 
 	begin();
 	kt_noise(room, sizeof(room));
-	r.req.sqe.cdw10 = le32_of(51);
-	wf_run(&r);
+	wf_ctrl.keep = true;
+	wf_submit(&r);
+	wf_wait_ms(1);
+	wf_on(wf_ctrl.loop, push_kept, NULL);
+	wf_wait_ms(1);
+	expect_int(r.done, 1);
 	expect_int(r.res, -EPROTO);
 	expect_int(wf_ctrl.push_res, -ECONNRESET);
 	wf_end();

@@ -697,6 +697,7 @@ TEST(data_is_padded_as_the_host_asks)
 		wf_raw_connect(raw);
 		wf_raw_put(raw, &icreq, sizeof(icreq));
 		sqe.cdw10 = le32_of(513);
+		sqe.sgl = nv_sgl_transport(513);
 		add_capsule(&digests, &sqe, NULL, 0, false);
 		wf_raw_flush(raw);
 		pdu = (const uint8_t *)wf_raw_pdu(raw, 1);
