@@ -232,6 +232,7 @@ void admin_command(struct req *req)
 	bool scoped = sqe->opcode != NV_ADMIN_KEEP_ALIVE && sqe->opcode != NV_ADMIN_ASYNC_EVENT &&
 		      sqe->opcode != NV_ADMIN_ABORT;
 
+	must(req->queue->qid == 0);
 	if (memchr(admin_opcodes, sqe->opcode, sizeof(admin_opcodes)) == NULL) {
 		req_fail(req, NV_INVALID_OPCODE, &(struct bad){0, "no such admin command"});
 		return;

@@ -15,6 +15,7 @@ static void entry_write(const struct subsys *s, const struct target_port *port, 
 		.adrfam = strchr(port->addr.host, ':') != NULL ? NV_ADRFAM_IPV6 : NV_ADRFAM_IPV4,
 		.portid = portid, .cntlid = NV_CNTLID_DYNAMIC};
 
+	must(!s->discovery && port->listener != NULL && port->addr.port != 0);
 	memcpy(e.subnqn, s->nqn, sizeof(e.subnqn));
 	memcpy(e.traddr, port->addr.host, strlen(port->addr.host) + 1);
 	snprintf(e.trsvcid, sizeof(e.trsvcid), "%u", port->addr.port);

@@ -231,6 +231,7 @@ static void property_set(struct req *req)
 	struct bad bad;
 	nv_status status = nv_property_parse(&req->cmd->sqe, &p, &bad);
 
+	must(req->queue->qid == 0);
 	if (nv_status_ok(status) && p.offset != NV_PROP_CC)
 		status = nv_bad(&bad, NV_CONNECT_INVALID, offsetof(struct nv_property_sqe, offset),
 				"not a property that can be set");

@@ -101,6 +101,7 @@ static nv_status feature_store(struct ctrl *c, const struct nv_feature *f, uint6
 {
 	uint32_t *word = feature_word(c, f->fid), bit;
 
+	must(feature_find(c, f->fid) != NULL);
 	if (word != NULL) {
 		*word = f->cdw11;
 		return NV_OK;

@@ -204,6 +204,7 @@ static void logpage_fill(struct req *req)
 	uint32_t built;
 
 	must(nv_status_ok(status) && row != NULL);
+	must(c->page_holder == req && bytes_all_zero(c->page, 64));
 	built = row->build(c, &log);
 	must(built <= c->page_bytes);
 	if (log.offset >= built)

@@ -235,6 +235,7 @@ struct nv_cqe queue_cqe(struct queue *q, const struct wire_cmd *cmd, nv_status s
 
 	cqe.dw0 = le32_of((uint32_t)result);
 	cqe.dw1 = le32_of((uint32_t)(result >> 32));
+	must(q->sqhd < q->entries || q->entries == 0);
 	/* The head moves when a command ends, not when it is taken: so the host never has more than
 	 * `entries` of them outstanding, which is what the tables here are made for. */
 	if (q->entries > 0)
@@ -321,7 +322,7 @@ static void req_pushed(struct wire_cmd *cmd, int res)
 
 void req_push(struct req *req, const struct iovec *iov, unsigned iov_count, uint32_t bytes)
 {
-	must(bytes > 0 && iov_count > 0);
+	must(bytes > 0 && iov_count > 0 && !req->answered);
 	req_go(req, REQ_PUSH);
 	wire_push(req->cmd, iov, iov_count, bytes, req_pushed);
 }
@@ -346,6 +347,7 @@ static void io_command(struct req *req)
 	struct bad bad = {0};
 	nv_status status;
 
+	must(req->queue->qid != 0 && c->io_busy > 0);
 	if (c->state != CTRL_READY) {
 		req_fail(req, NV_SEQUENCE_ERROR, NULL);
 		return;
@@ -373,6 +375,7 @@ static void req_run(struct req *req)
 	struct queue *q = req->queue;
 	uint16_t cid = le16_get(sqe->cid);
 
+	must(req->state == REQ_NEW && q->state == QUEUE_LIVE);
 	if (queue_cid_taken(q, req->cmd->slot, cid)) {
 		q->target->counts.duplicate_cids++;
 		req_fail(req, NV_CID_CONFLICT,

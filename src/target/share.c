@@ -33,7 +33,7 @@ static void share_admit(struct req *req)
 {
 	struct ctrl *c = req->queue->ctrl;
 
-	must(!req->shared);
+	must(!req->shared && req->state == REQ_NEW && !list_linked(&req->link));
 	req->shared = true;
 	c->leased_bytes += req->share_bytes;
 	c->pulling += req->pulls;
@@ -102,6 +102,7 @@ static void req_buf_ready(struct store_buf_wait *wait, struct store_buf *buf)
 
 void req_buf_take(struct req *req, uint32_t bytes, void (*ready)(struct req *req))
 {
+	must(req->buf == NULL && bytes <= req->ns->value_bytes_max);
 	req->wants_buf = true;
 	req->wait = (struct store_buf_wait){.payload_bytes = bytes, .ready = req_buf_ready};
 	req->pulls = req->kv.dir == NV_DATA_TO_CONTROLLER && req->cmd->inline_bytes == 0;

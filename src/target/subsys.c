@@ -47,6 +47,7 @@ static uint64_t transfer_of(uint32_t value_bytes_max)
 {
 	uint64_t bytes = 4096;
 
+	must(value_bytes_max <= STORE_VALUE_BYTES_LIMIT);
 	while (bytes < value_bytes_max)
 		bytes *= 2;
 	return bytes;

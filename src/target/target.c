@@ -90,6 +90,7 @@ int target_listen(struct target *t, const struct sock_addr *addr, const char *ad
 	OBJ_CHECK(t, TARGET_MAGIC);
 	if (t->port_count == TARGET_LISTENERS || t->draining)
 		return -EINVAL;
+	must(t->port_count < TARGET_LISTENERS);
 	p = &t->port[t->port_count];
 	*p = (struct target_port){.addr = *addr};
 	if (advertise != NULL) {

@@ -371,7 +371,7 @@ class Host:
             answer = c.connect(qid, self.admin.cntlid, sqsize, **self.more)
             if answer.status != (1, 1):
                 break
-            time.sleep(0.01)
+            time.sleep(0.01)                   # waits-for: the array to see the reset
         assert answer.status == (0, 0), answer
         return c
 
