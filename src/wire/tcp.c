@@ -251,7 +251,8 @@ static void tcp_part(struct tcp *t, int why)
 {
 	t->why = why;
 	tcp_go(t, TCP_PARTING);
-	loop_timer_set(t->conn.loop, &t->timer, loop_now_ns(t->conn.loop) + TCP_PART_NS);
+	loop_timer_set(t->conn.loop, &t->timer, loop_now_ns(t->conn.loop) +
+		       (t->rules.controller ? TCP_PART_NS : TCP_PART_NS / 5));
 	t->rx.held = false;
 	t->rx.from = t->rx.to = 0;
 	tx_start(t);
@@ -297,7 +298,7 @@ void tcp_owner_close(struct tcp *t)
 	t->owner_gone = true;
 	if (t->state == TCP_CLOSED)
 		tcp_maybe_free(t);
-	else if (t->state == TCP_OPEN && t->tx.busy && !tcp_rx_is_direct(t))
+	else if (t->state == TCP_OPEN && t->rules.controller && t->tx.busy && !tcp_rx_is_direct(t))
 		tcp_part(t, -ECONNRESET);     /* answers that are queued still go */
 	else if (t->state != TCP_PARTING)
 		tcp_end(t, -ECONNRESET);

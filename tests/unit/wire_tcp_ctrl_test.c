@@ -478,7 +478,7 @@ TEST(h2c_data_whose_plen_and_datal_differ_is_refused)
 	}
 }
 
-TEST(h2c_data_for_a_read_or_an_in_capsule_write_is_refused)
+TEST(h2c_data_for_a_read_is_refused)
 {
 	struct nv_sqe sqe = write_sqe(5, 4096, true);
 
@@ -493,6 +493,20 @@ TEST(h2c_data_for_a_read_or_an_in_capsule_write_is_refused)
 	struct nv_cqe cqe = nv_cqe_of(0, NV_OK);
 
 	wire_respond(wf_ctrl.kept[0], &cqe);
+	end();
+}
+
+TEST(h2c_data_for_an_in_capsule_write_is_refused)
+{
+	struct nv_sqe sqe = write_sqe(5, 4096, true);
+
+	begin(0);
+	kt_noise(noise, sizeof(noise));
+	add_capsule(&plain, &sqe, noise, 4096, false);
+	wf_raw_flush(raw);
+	expect_int(resp_status(1, 5), 0);
+	h2c((struct nv_data_span){5, 1, 0, 4096, true});                /* D14 */
+	wf_raw_expect_term(raw, 2, 1, 10);
 	end();
 }
 

@@ -58,3 +58,63 @@ TEST(the_largest_values_go_there_and_back)
 		wf_end();
 	}
 }
+
+/* A host that stops reading: the link is cut while 8 MiB are on their way to it. */
+TEST(a_peer_that_takes_no_bytes_is_dropped_and_buffers_come_back)
+{
+	static uint8_t room[8 * MiB];
+	struct iovec iov = {room, sizeof(room)};
+	struct wf_req r = wf_req_of(2, 0, &iov, sizeof(room));
+
+	wf_begin(31, NULL);
+	wf_store_size(sizeof(room));
+	wf_connect();
+	wf_ctrl.push_res = 1;
+	wf_submit(&r);
+	wf_wait_ms(1);
+	sim_link_cut(wf_ctrl.loop, wf_host.loop, true);
+	wf_wait_ms(9000);
+	expect_int(wf_ctrl.push_res, 1);
+	expect_int(wf_ctrl.closed, 0);
+	wf_wait_ms(2000);
+	expect_int(wf_ctrl.push_res, -ECONNRESET);
+	expect_int(wf_ctrl.closed_why, -ETIMEDOUT);
+	sim_link_cut(wf_ctrl.loop, wf_host.loop, false);
+	wf_wait_ms(1000);
+	expect_int(r.done, 1);
+	expect_int(r.res, -ECONNRESET);
+	wf_end();
+}
+
+static void close_after_answer(void *arg)
+{
+	struct nv_cqe cqe = nv_cqe_of(0, NV_CONNECT_INVALID);
+
+	(void)arg;
+	for (unsigned i = 0; i < wf_ctrl.kept_count; i++)
+		wire_respond(wf_ctrl.kept[i], &cqe);
+	wire_close(&wf_ctrl.conn);
+}
+
+TEST(answers_given_right_before_the_close_arrive)
+{
+	struct wf_req r[4];
+
+	wf_begin(32, NULL);
+	wf_ctrl.keep = true;
+	wf_connect();
+	for (uint16_t i = 0; i < 4; i++) {
+		r[i] = wf_req_of(0, i, NULL, 0);
+		wf_submit(&r[i]);
+	}
+	wf_wait_ms(1);
+	expect_int(wf_ctrl.kept_count, 4);
+	wf_on(wf_ctrl.loop, close_after_answer, NULL);
+	wf_wait_ms(20);
+	for (unsigned i = 0; i < 4; i++) {
+		expect_int(r[i].res, 0);
+		expect(nv_status_is(nv_cqe_status(&r[i].req.cqe), NV_CONNECT_INVALID));
+	}
+	expect_int(wf_host.closed, 1);
+	wf_end();
+}
