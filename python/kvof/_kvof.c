@@ -583,7 +583,7 @@ static PyObject *door_keys(PyObject *self, PyObject *args)
 		return NULL;
 	n = view.len / 4 / (Py_ssize_t)door->block_tokens;
 	ids = PyMem_Calloc((size_t)n + 1, sizeof(*ids));
-	if (ids == NULL || view.len % 4 != 0 || (uintptr_t)view.buf % 4 != 0) {
+	if (ids == NULL || view.len % 4 != 0 || (view.len > 0 && (uintptr_t)view.buf % 4 != 0)) {
 		PyErr_SetString(PyExc_ValueError, "tokens are 32-bit numbers");
 	} else {
 		rc = kvof_cache_ids(cache, view.buf, (size_t)view.len / 4,

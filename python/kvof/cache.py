@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cache of blocks of KV cache: one class, thin over libkvof (``include/kvof/cache.h``).
 
-A block is named by a key of 32 bytes made from the model's identity and the tokens up to its end, and
-is moved straight between the caller's memory and the array.
+A block is named by a key of 32 bytes made from the model's identity and the tokens up to its end,
+and is moved straight between the caller's memory and the array.
 
 >>> from kvof import Cache
 >>> with Cache(None, model={"model": "demo", "kv_dtype": "f16"}, block_tokens=4,

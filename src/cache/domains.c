@@ -135,8 +135,8 @@ static void difference_tell(const struct difference *d, char why[256])
 
 	if (d->name == NULL)
 		snprintf(why, 256, "field \"%.*s\" differs: \"%.*s\" in use on the array, not set "
-			 "here", (int)bytes_min(d->their_name.bytes, 64), (const char *)d->their_name.at,
-			 bytes, (const char *)d->theirs.at);
+			 "here", (int)bytes_min(d->their_name.bytes, 64),
+			 (const char *)d->their_name.at, bytes, (const char *)d->theirs.at);
 	else if (d->theirs.at == NULL)
 		snprintf(why, 256, "field \"%.64s\" differs: not set on the array, \"%.60s\" here",
 			 d->name, d->ours);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The footer that makes a value trustworthy, and how a block is cut into values: pure functions, any
- * thread. docs/formats.md "value frame and parts" holds the bytes and the reasons.
+ * The footer that makes a value trustworthy, and how a block is cut into values: pure functions,
+ * any thread. docs/formats.md "value frame and parts" holds the bytes and the reasons.
  *
  *   block of at most one part      value (0 of 1): payload, footer
  *   block of n > 1 parts           values (0 of n) .. (n-1 of n): piece of the payload, footer
@@ -28,7 +28,7 @@ struct frame_footer {
 	le16 version;
 	le16 reserved;                     /* 0 */
 	le64 block_bytes;                  /* payload of the whole block */
-	le64 xxh3;                         /* of this value's payload; of a head, see frame_sum_add() */
+	le64 xxh3;                         /* of this value's payload; a head: frame_sum_add() */
 	uint8_t identity[KVOF_ID_BYTES];   /* of this part: identity_part() */
 	le32 cut_bytes;                    /* payload of each part but the last */
 	le32 crc32c;                       /* of the 60 bytes before */
@@ -76,7 +76,7 @@ bool frame_place_fits(const struct frame *f, struct frame_place place);
 /* Under (0 of 1): no payload, but the block has more than one part. */
 bool frame_is_head(const struct frame *f, uint64_t payload_bytes);
 
-/* Sum over all parts in any order; a head carries it, so that parts of two saves never pass as one. */
+/* Sum over all parts in any order; a head carries it, so parts of two saves never pass as one. */
 uint64_t frame_sum_add(uint64_t sum, uint32_t index, uint64_t part_xxh3);
 
 /* The pieces of iov that hold bytes [offset, offset + bytes); out has room for iov_count. Return:

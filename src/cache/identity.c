@@ -47,8 +47,8 @@ static int field_check(const char *name, const char *value, char why[256])
 		return -EINVAL;
 	}
 	if (strlen(name) > IDENTITY_TEXT_MAX || strlen(value) > IDENTITY_TEXT_MAX) {
-		snprintf(why, 256, "field \"%.64s\" of the model's identity is longer than %d bytes",
-			 name, IDENTITY_TEXT_MAX);
+		snprintf(why, 256, "field \"%.64s\" of the model's identity is longer than %d "
+			 "bytes", name, IDENTITY_TEXT_MAX);
 		return -EINVAL;
 	}
 	return 0;
@@ -109,8 +109,8 @@ static int fields_add(struct identity *id, const struct kvof_cache_opts *opts, c
 	int rc = 0;
 
 	if (opts->field_count > KVOF_FIELDS_MAX) {
-		snprintf(why, 256, "%u fields in the model's identity, at most %u", opts->field_count,
-			 KVOF_FIELDS_MAX);
+		snprintf(why, 256, "%u fields in the model's identity, at most %u",
+			 opts->field_count, KVOF_FIELDS_MAX);
 		return -EINVAL;
 	}
 	for (uint32_t i = 0; i < opts->field_count && rc == 0; i++) {

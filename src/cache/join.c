@@ -4,7 +4,7 @@
  *
  *   read the domain list -> ours is there: done
  *                        -> others only: strict, refuse; else warn, add ours, write
- *                        -> none, or not readable as one: write ours (if absent); lost the race: read
+ *                        -> none, or not readable as one: write ours if absent (lost a race: read)
  *
  * Two hosts that add at the same moment may lose one entry; the loser adds it at its next start.
  * A list that can't be written is no reason to refuse work: only the warning is lost.

@@ -22,8 +22,8 @@ struct join {
 	const char *model_id;
 	bool strict;
 	uint64_t deadline_ns;              /* absolute */
-	/* res: 0, why may hold a warning; -EINVAL strict and the domain differs; else the errno of the
-	 * array's answer. Once, never inside join_start(). */
+	/* res: 0, why may hold a warning; -EINVAL strict and the domain differs; else the errno of
+	 * the array's answer. Once, never inside join_start(). */
 	void (*done)(struct join *j, int res);
 	char why[256];
 	/* its own */

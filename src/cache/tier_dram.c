@@ -4,7 +4,7 @@
  * exact: slab bytes are all that values ever take.
  *
  * Invariants: free pieces + pieces of entries = all pieces; the entries on `order` are exactly the
- * ones in the table; the front of `order` was used longest ago. An entry under lease is not evicted.
+ * ones in the table; the front of `order` was used longest ago. An entry under lease is kept.
  * A block is immutable: a second save of an identity changes nothing.
  *
  * The owner touches a prefix from its tail to its head, so that tails are evicted first.

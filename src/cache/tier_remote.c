@@ -2,19 +2,19 @@
 /*
  * The remote tier: blocks as values of a KV namespace, over the initiator of host/.
  *
- * An operation goes through stages; each stage is a number of values ("items"), at most `part_slots`
- * of them in flight, and ends when all have been answered:
+ * An operation goes through stages; each stage is a number of values ("items"), at most
+ * `part_slots` of them in flight, and ends when all have been answered:
  *
  *   load    FIRST  (0 of 1) into the buffer        guess: the block is one part
  *           PARTS  head and all parts              guess: cut as we cut, length of the buffer
- *           a wrong guess shows in the head or in a length, and one more round with the truth follows
+ *           a wrong guess shows in the head or in a length; one more round with the truth follows
  *   save    FIRST  the value (0 of 1), if absent   one part
  *           FIRST  is there a head?  PARTS from the last to the first  HEAD, if absent: now visible
  *   exists  FIRST  (0 of 1): Exist if its length is known, else its first 64 bytes; PARTS Exist
  *   delete  FIRST  64 bytes of (0 of 1)  HEAD: delete it, now invisible  PARTS: delete
  *
- * Payload goes between the wire and the caller's memory; the footer has memory of its own. Where the
- * value is shorter than the room, the footer lies in the caller's buffer, and is read from there.
+ * Payload goes between the wire and the caller's memory; the footer has memory of its own. Where
+ * the value is shorter than the room, the footer lies in the caller's buffer, and is read from there.
  *
  * Invariants: flying counts parts between host_submit() and done; busy those whose buffers the host
  * still owns; an operation is done when nothing flies, and released when nothing is busy.
@@ -210,7 +210,7 @@ static void part_save(struct tier_part *part, const struct kvof_id *identity)
 	frame_encode(&f, &part->footer);
 	prefix_find(remote_of(op->tier)->known, &op->id, &known);
 	part->op.kind = HOST_STORE;
-	/* Parts that nobody sees yet are simply written: a writer that died may have left others. */
+	/* Parts that nobody sees yet are simply written: a dead writer may have left others. */
 	part->op.if_absent = run->stage != TIER_PARTS && !known.bad;
 	part->op.repeat_ok = true;
 	op->verify_ns += clock_ns() - begin;
@@ -513,7 +513,7 @@ static void part_released(struct host_op *hop)
 		op->released(op);
 }
 
-/* --- what follows a stage: true, another stage has been set up --------------------------------- */
+/* --- what follows a stage: true, another stage is set up --------------------------------- */
 
 static void know(struct tier_op *op, uint64_t block_bytes, uint32_t cut_bytes, bool bad)
 {

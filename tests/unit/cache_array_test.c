@@ -119,7 +119,7 @@ static void begin(void)
 	begin_with(&sim, 0, 0);
 }
 
-/* The world ends with what still runs in it: sim_end() frees loops, the rest is left to the core. */
+/* The world ends with what still runs in it; sim_end() frees the loops. */
 static void end(void)
 {
 	sim_faults_on(false);
@@ -351,7 +351,7 @@ TEST(an_array_killed_in_the_middle_of_a_load_is_used_again_when_back)
 	end();
 }
 
-/* --- any order of things, with everything that can go wrong -------------------------------------- */
+/* --- any order of things, with everything that can go wrong ----------------------------------- */
 
 #define RANDOM_BLOCKS 24
 #define RANDOM_BYTES 9000

@@ -71,7 +71,8 @@ TEST(results_of_a_batch_carry_index_and_true_stored_length)
 TEST(scattered_memory_is_gathered_and_filled_piece_by_piece)
 {
 	struct iovec in[7] = {{data, 1}, {data + 1, 0}, {data + 1, 4000}, {data + 4001, 40},
-			      {data + 4041, 4031}, {data + 8072, 3000}, {data + 11072, THREE - 11072}};
+			      {data + 4041, 4031}, {data + 8072, 3000},
+			      {data + 11072, THREE - 11072}};
 	struct iovec out[3] = {{back, 8000}, {back + 9000, 3}, {back + 10000, THREE - 8003}};
 	struct kvof_block b;
 	uint64_t batch;

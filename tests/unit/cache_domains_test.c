@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of domains in use: the field that differs is named; bytes from an array are not trusted. */
+/* The list of domains in use: the field that differs is named; an array's bytes are not trusted. */
 #include "kt.h"
 
 #include "base/must.h"

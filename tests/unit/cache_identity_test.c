@@ -129,7 +129,8 @@ TEST(order_of_the_fields_does_not_matter)
 
 TEST(every_field_matters)
 {
-	struct kvof_field field[4] = {{"dtype", "f16"}, {"layout", "kv"}, {"salt", "s"}, {"w", "1"}};
+	struct kvof_field field[4] = {{"dtype", "f16"}, {"layout", "kv"}, {"salt", "s"},
+				      {"w", "1"}};
 	struct identity *id = made(field, 4, 4), *bigger = made(field, 4, 8);
 	struct kvof_id base = first_block(id), other = first_block(bigger);
 

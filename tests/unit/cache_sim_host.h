@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A host without an array: implements host/host.h over a small map, on any loop, so that the cache is
- * tested against answers that a real array seldom gives. Included once by a test program, whose
+ * A host without an array: implements host/host.h over a small map, on any loop, so that the cache
+ * is tested against answers that a real array seldom gives. Included once by a test program, whose
  * linker then takes these functions instead of the library's.
  *
- * Answers come after sim_host.latency_ns; hook() sees each operation first and may change it, answer
- * it, or leave it hanging; hanging ones end at their deadline, busy when sim_host.busy_ns is set, and
- * are released that much later. One host at a time.
+ * Answers come after sim_host.latency_ns; hook() sees each operation first and may change it,
+ * answer it, or leave it hanging; hanging ones end at their deadline, busy when sim_host.busy_ns is
+ * set, and are released that much later. One host at a time.
  */
 #ifndef KVOF_TESTS_UNIT_CACHE_SIM_HOST_H
 #define KVOF_TESTS_UNIT_CACHE_SIM_HOST_H
