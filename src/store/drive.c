@@ -4,7 +4,7 @@
  *
  * Placement: a key that the index knows stays on its drive, so that a record and what supersedes it (a newer
  * value, a tombstone) live and die together and are evicted in their order; a new key goes where the least
- * is queued, then where most is free.
+ * is queued, then where most is free, and once drives evict, to each by its size.
  *
  * Faults: an error breaks a segment (segment.c); STORE_ERRORS_MAX errors in a row, two failed flushes in a row or an
  * answer that does not come within STORE_IO_LIMIT_NS give the drive up. Its values are misses from then on,
@@ -23,6 +23,8 @@
 
 #include "base/log.h"
 #include "store/inner.h"
+
+#define DRIVE_SPARE 2u                       /* more free segments: not at the point of evicting */
 
 static void flush_done(struct loop_op *io, int res);
 static void super_done(struct loop_op *io, int res);
@@ -130,11 +132,19 @@ static bool has_room(const struct drive *d, struct store_op *op)
 				      blocks + fmt_footer_blocks(log->append_count + 1);
 }
 
+/* A drive that evicts takes its share by size, else the one that evicts most would look the emptiest. */
 static bool better(const struct drive *a, const struct drive *b)
 {
+	bool spare_a = a->free_count > DRIVE_SPARE, spare_b;
+
 	if (b == NULL || a->queued_bytes != b->queued_bytes)
 		return b == NULL || a->queued_bytes < b->queued_bytes;
-	return drive_free_bytes(a) > drive_free_bytes(b);
+	spare_b = b->free_count > DRIVE_SPARE;
+	if (spare_a != spare_b)
+		return spare_a;
+	if (spare_a)
+		return drive_free_bytes(a) > drive_free_bytes(b);
+	return a->placed_bytes / a->segment_count < b->placed_bytes / b->segment_count;
 }
 
 /* NULL: no drive is left, or none has room. */
@@ -167,6 +177,7 @@ void drive_queue(struct drive *d, struct store_op *op)
 	op->link.next = op->link.prev = NULL;
 	list_push_back(&d->op_wait, &op->link);
 	d->queued_bytes += (uint64_t)op_blocks(op) << FMT_BLOCK_SHIFT;
+	d->placed_bytes += (uint64_t)op_blocks(op) << FMT_BLOCK_SHIFT;
 	drive_pump(d);
 }
 
@@ -223,6 +234,8 @@ static void flush_done(struct loop_op *io, int res)
 	segment_flushed(d, res);
 	list_init(&waiters);
 	while ((link = list_pop_front(&d->flush_running)) != NULL)
+		list_push_back(&waiters, link);
+	while (res != 0 && (link = list_pop_front(&d->flush_next)) != NULL)
 		list_push_back(&waiters, link);
 	while ((link = list_pop_front(&waiters)) != NULL) {
 		struct flush_wait *w = container_of(link, struct flush_wait, link);
@@ -468,7 +481,7 @@ static void tick_set(struct drive *d)
 
 void drive_pump(struct drive *d)
 {
-	if (d->failed)
+	if (d->failed || d->st->closed)
 		return;
 	if (d->fail_why != NULL) {
 		give_up(d);
@@ -524,7 +537,7 @@ static bool tick_drive(struct drive *d, uint64_t now)
 		d->flush_wanted = true;
 	if (idle && d->unflushed_bytes == 0)
 		segment_checkpoint_pump(d, true);
-	return oldest != UINT64_MAX || d->unflushed_bytes > 0;
+	return oldest != UINT64_MAX || d->unflushed_bytes > 0 || !idle;
 }
 
 void drive_tick(struct loop_timer *t)

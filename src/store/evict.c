@@ -4,7 +4,7 @@
  *
  *   IDLE -> READ   footer of the victim, to learn its keys (none to learn: skipped)
  *        -> DRAIN  keys are out of the index; gets that read from it end
- *        -> ERASE  header and footer are overwritten with "erased" and a new generation
+ *        -> ERASE  footer and header are overwritten with "erased" and a new generation
  *        -> FLUSH  and that is made durable
  *        -> IDLE   the segment is free
  *
@@ -66,10 +66,12 @@ bool evict_possible(const struct drive *d)
 
 static bool wanted(const struct drive *d)
 {
+	if (d->st->closing && list_empty(&d->op_wait))
+		return false;
 	if (d->evict_forced)
 		return true;
-	if (d->st->opts.evict && d->free_count < d->reserve)
-		return true;
+	if (d->st->opts.evict)
+		return d->free_count < d->reserve;
 	return d->free_count < 2 && !list_empty(&d->op_wait);
 }
 
@@ -200,7 +202,7 @@ static void erase_step(struct drive *d)
 {
 	struct store *st = d->st;
 	struct segment *seg = &d->segment[d->evict_segment];
-	struct fmt_place at = place_of(d, d->evict_step == 0 ? 0 : d->segment_blocks - 1);
+	struct fmt_place at = place_of(d, d->evict_step == 0 ? d->segment_blocks - 1 : 0);
 	struct fmt_segment_info info = {
 		.state = FMT_SEGMENT_ERASED,
 		.oldest_generation = segment_oldest(d),
@@ -214,10 +216,11 @@ static void erase_step(struct drive *d)
 	info.generation = seg->generation;
 	if (info.oldest_generation == 0)
 		info.oldest_generation = info.generation;
+	/* The footer first: so one that says "sealed" may be believed without a look at the header. */
 	if (d->evict_step == 0)
-		fmt_header_write(d->evict_memory, &at, st->segment_bytes, &info);
-	else
 		fmt_footer_write(d->evict_memory, &at, st->segment_bytes, &info, NULL);
+	else
+		fmt_header_write(d->evict_memory, &at, st->segment_bytes, &info);
 	io_submit(d, true, at.block, FMT_BLOCK_BYTES);
 }
 

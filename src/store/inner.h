@@ -153,7 +153,6 @@ struct seg_log {
 	uint32_t checkpoint_entries;         /* what the footer on the drive lists */
 	uint64_t sequence_base;
 	unsigned in_flight;
-	bool truncated;                      /* entries were taken back after a flush failed */
 	struct flush_wait flush;
 	struct list_link appends;
 	struct fmt_entry *entries;           /* [fmt_entries_max] */
@@ -187,6 +186,7 @@ struct drive {
 	struct list_link op_wait;            /* puts and deletes that wait for a place */
 	uint64_t queued_bytes;               /* of op_wait and of writes in flight */
 	uint64_t in_flight_bytes;            /* of writes */
+	uint64_t placed_bytes;               /* given to this drive since the open */
 
 	struct append *append;               /* [STORE_WRITES_MAX] */
 	struct list_link append_free, in_flight;

@@ -33,6 +33,7 @@
 
 #define VALUE_BYTES_DEFAULT (8u << 20)
 #define SEGMENT_BYTES_MAX (256 * MiB)
+#define SEGMENT_BYTES_GOOD (2 * MiB)
 #define SEGMENT_GRAIN (64 * KiB)
 #define SEGMENTS_MIN 4u
 #define BUFFER_BYTES_DEFAULT (64 * MiB)
@@ -270,7 +271,9 @@ static int geometry_choose(struct opening *o)
 		share = bytes_min(share, drive_share(o, &o->found[i]));
 	size = st->opts.segment_bytes;
 	if (size == 0) {
-		size = bytes_min(share / 64 / SEGMENT_GRAIN * SEGMENT_GRAIN, SEGMENT_BYTES_MAX);
+		size = share / 64 < SEGMENT_BYTES_GOOD ? bytes_min(share / 8, SEGMENT_BYTES_GOOD)
+						       : share / 64;
+		size = bytes_min(size / SEGMENT_GRAIN * SEGMENT_GRAIN, SEGMENT_BYTES_MAX);
 		if (size < least)
 			size = least;
 	}
@@ -377,30 +380,41 @@ static struct fmt_place place_of(const struct drive *d, uint32_t segment, uint32
 	};
 }
 
-static void segment_look(struct opening *o, struct drive *d, uint32_t i, struct seg_found *out)
+/* A look at one of the two; again where it is neither good nor blank, since a read may lie once. */
+static bool frame_read(struct opening *o, struct drive *d, uint32_t i, bool footer,
+		       struct fmt_segment_info *out)
 {
 	uint32_t bytes = d->st->segment_bytes;
-	struct fmt_place head = place_of(d, i, 0), tail = place_of(d, i, d->segment_blocks - 1);
+	struct fmt_place at = place_of(d, i, footer ? d->segment_blocks - 1 : 0);
+
+	for (int tries = 0; tries < 2; tries++) {
+		const char *wrong = "unread";
+
+		if (read_again(d->disk, o->block, FMT_BLOCK_BYTES, at.block << FMT_BLOCK_SHIFT) == 0)
+			wrong = footer ? fmt_footer_check(o->block, &at, bytes, out)
+				       : fmt_header_check(o->block, &at, bytes, out);
+		if (wrong == NULL)
+			return out->generation >= d->generation_min;
+		if (bytes_all_zero(o->block, FMT_BLOCK_BYTES))
+			return false;
+	}
+	return false;
+}
+
+/* A sealed footer is enough: an eviction overwrites the footer before the header. */
+static void segment_look(struct opening *o, struct drive *d, uint32_t i, struct seg_found *out)
+{
 	struct fmt_segment_info info;
 
 	*out = (struct seg_found){.valid = false};
-	for (int tries = 0; tries < 2 && !out->valid; tries++) {
-		if (read_again(d->disk, o->block, FMT_BLOCK_BYTES, head.block << FMT_BLOCK_SHIFT) == 0 &&
-		    fmt_header_check(o->block, &head, bytes, &info) == NULL &&
-		    info.generation >= d->generation_min)
-			*out = (struct seg_found){.info = info, .valid = true};
-		if (tries == 0 && bytes_all_zero(o->block, FMT_BLOCK_BYTES))
-			break;
+	if (frame_read(o, d, i, true, &info)) {
+		*out = (struct seg_found){.info = info, .valid = true, .footer = true};
+		if (info.state == FMT_SEGMENT_SEALED)
+			return;
 	}
-	for (int tries = 0; tries < 2 && !out->footer; tries++) {
-		if (read_again(d->disk, o->block, FMT_BLOCK_BYTES, tail.block << FMT_BLOCK_SHIFT) == 0 &&
-		    fmt_footer_check(o->block, &tail, bytes, &info) == NULL &&
-		    info.generation >= d->generation_min &&
-		    (!out->valid || info.generation >= out->info.generation))
-			*out = (struct seg_found){.info = info, .valid = true, .footer = true};
-		if (tries == 0 && bytes_all_zero(o->block, FMT_BLOCK_BYTES))
-			break;
-	}
+	if (frame_read(o, d, i, false, &info) &&
+	    (!out->valid || info.generation > out->info.generation))
+		*out = (struct seg_found){.info = info, .valid = true};
 }
 
 static void record_apply(struct opening *o, struct drive *d, uint32_t segment,

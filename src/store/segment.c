@@ -70,7 +70,7 @@ static void log_check(const struct seg_log *log)
 	must(log->durable_entries <= log->entry_count && log->entry_count <= log->append_count);
 	must(log->durable_blocks <= log->written_blocks);
 	must(log->written_blocks <= log->next_block || log->next_block == 0);
-	must(log->checkpoint_entries <= log->entry_count || log->truncated);
+	must(log->checkpoint_entries <= log->entry_count);
 }
 
 struct seg_log *segment_log_open(const struct drive *d)
@@ -417,26 +417,33 @@ static void append_done(struct loop_op *io, int res)
 
 /* --- flushed --------------------------------------------------------------------------------------- */
 
-/* After a failed flush nobody knows what of it is on the medium: it is not believed any more. */
+/* After a failed flush nobody knows what of it is on the medium: it is not believed any more. In the footer such a
+ * value is listed as deleted, so that no older one of its key takes its place at the next open. Those who wait for
+ * a later flush get the error too: what they wrote may be among what was lost. */
 static void log_take_back(struct seg_log *log)
 {
 	struct store *st = log->drive->st;
+	struct segment *seg = &log->drive->segment[log->segment_index];
 
 	for (uint32_t i = log->durable_entries; i < log->entry_count; i++) {
-		const struct fmt_entry *e = &log->entries[i];
+		struct fmt_entry *e = &log->entries[i];
 		struct kv_key key = {.len = e->key_len};
 		uint32_t entry;
 
+		if (e->kind == FMT_DELETE)
+			continue;
 		memcpy(key.byte, e->key, sizeof(key.byte));
 		entry = index_find(st->index, &key);
 		if (entry != INDEX_NONE && index_place(st->index, entry).sequence ==
 						   log->sequence_base + le32_get(e->sequence_delta))
 			index_entry_drop(st, entry);
+		e->kind = FMT_DELETE;
+		e->value_bytes = le32_of(0);
+		seg->tombstone_count++;
 	}
-	log->truncated = true;
 	log->broken = true;
-	log->entry_count = log->durable_entries;
-	log->written_blocks = log->durable_blocks;
+	log->durable_entries = log->entry_count;
+	log->durable_blocks = log->written_blocks;
 	segment_log_close(log);
 	if (log->in_flight == 0)
 		log_scatter(log);
@@ -454,7 +461,7 @@ void segment_flushed(struct drive *d, int res)
 				log_take_back(log);
 			continue;
 		}
-		if (log->flush_blocks > log->durable_blocks && !log->truncated) {
+		if (log->flush_blocks > log->durable_blocks) {
 			log->durable_blocks = log->flush_blocks;
 			log->durable_entries = log->flush_entries;
 		}
@@ -544,9 +551,7 @@ static void footer_done(struct loop_op *io, int res)
 	drive_io_result(d, res);
 	if (d->footer_seals) {
 		must(log->state == SEGLOG_FOOTER);
-		/* Without a footer a restart hops; but not over records that were taken back. */
-		if (res != 0 && log->truncated)
-			d->fail_why = "a segment could not be cut after a failed flush";
+		/* Without a footer a restart hops over the record headers. */
 		log_sealed(log);
 	} else if (res == 0) {
 		log->checkpoint_entries = d->footer_entries;

@@ -26,13 +26,11 @@
 struct model_key {
 	uint32_t version;            /* last one given */
 	uint32_t acked;              /* of the last put or delete (0) answered */
-	bool acked_delete;
 	uint32_t flushed;            /* acked at the last answered flush */
 	uint32_t pending;            /* version under way; 0: none */
 	bool deleting;               /* a delete is under way */
 	uint32_t dead_below;         /* versions below it were deleted: they must not be back */
 	uint32_t bytes[OPS + 1];
-	uint32_t since_flush[OPS + 1];/* versions acked since the last flush */
 };
 
 struct run {
@@ -46,9 +44,11 @@ struct run {
 		uint32_t flush_acked[KEYS];  /* at the call of the flush */
 	} flight[OPS_IN_FLIGHT];
 	unsigned done_ops;
-	bool may_evict;
+	bool may_evict, faults;
 	uint64_t hits, misses;
 };
+
+static uint64_t evicted;             /* segments, over all lives of a test */
 
 static uint32_t op_bytes(struct run *run)
 {
@@ -66,23 +66,25 @@ static void flight_reap(struct run *run, struct flight *f)
 	run->done_ops++;
 	switch (f->kind) {
 	case F_PUT:
-		must(f->r.res == 0);
-		k->acked = f->version;
-		k->acked_delete = false;
+		must(f->r.res == 0 || run->faults);
+		if (f->r.res == 0)
+			k->acked = f->version;
 		k->pending = 0;
 		store_buf_give(run->g.st, &f->r.buf);
 		break;
 	case F_DELETE:
-		must(f->r.res == 0 || f->r.res == -ENOENT);
-		k->acked = 0;
-		k->acked_delete = true;
-		k->dead_below = k->version + 1;
-		k->flushed = 0;
+		must(f->r.res == 0 || f->r.res == -ENOENT || run->faults);
 		k->deleting = false;
+		if (f->r.res != 0 && f->r.res != -ENOENT)
+			break;
+		k->acked = 0;
+		k->flushed = 0;
+		if (f->r.res == 0 || !run->faults)
+			k->dead_below = k->version + 1;
 		break;
 	case F_FLUSH:
-		must(f->r.res == 0);
-		for (unsigned i = 0; i < KEYS; i++) {
+		must(f->r.res == 0 || run->faults);
+		for (unsigned i = 0; i < KEYS && f->r.res == 0; i++) {
 			if (f->flush_acked[i] >= run->key[i].dead_below &&
 			    f->flush_acked[i] > run->key[i].flushed)
 				run->key[i].flushed = f->flush_acked[i];
@@ -182,12 +184,14 @@ static bool may_be(const struct run *run, const struct model_key *k, uint32_t ve
 {
 	if (version != 0 && version < k->dead_below)
 		return false;                        /* deleted, and back */
+	if (run->faults)
+		return true;                         /* what a fault cost is not known here */
 	if (version == k->acked || (k->pending != 0 && version == k->pending))
 		return true;
 	if (version == 0)
 		return run->may_evict || k->deleting || (!kill && k->flushed == 0);
 	if (kill)
-		return run->may_evict && false;
+		return false;
 	return version >= k->flushed && version < k->acked;
 }
 
@@ -201,7 +205,8 @@ static uint32_t seen(struct run *run, uint32_t key)
 	store_get(run->g.st, &r.op);
 	must(rig_wait(&r.done));
 	if (r.res != 0) {
-		must(r.res == -ENOENT);              /* torn ones are found at open, not served as corrupt */
+		/* Torn ones are found at open, not served as corrupt. */
+		must(r.res == -ENOENT || run->faults);
 		must(!rig_exists(&run->g, key));
 		run->misses++;
 		return 0;
@@ -242,40 +247,66 @@ static void verify(struct run *run, uint64_t n, bool kill)
 	}
 }
 
-static void run_begin(struct run *run, uint64_t seed, bool may_evict)
+static const enum sim_fault fault_kinds[] = {SIM_DISK_READ_EIO, SIM_DISK_READ_BAD,
+					     SIM_DISK_READ_MISDIRECT, SIM_DISK_WRITE_EIO,
+					     SIM_DISK_ENOSPC, SIM_DISK_FLUSH_EIO, SIM_DISK_SLOW};
+
+static void run_begin(struct run *run, uint64_t seed, bool may_evict, bool faults)
 {
+	struct sim_opts sim = {.seed = seed};
+
 	memset(run, 0, sizeof(*run));
-	rig_begin(&run->g, seed, 2, may_evict ? 4 * MiB : 24 * MiB);
-	run->g.opts.value_bytes_max = 512 * 1024;
+	rig_begin(&run->g, seed, 2, may_evict ? 1280 * KiB : 24 * MiB);
+	if (faults) {
+		sim_end();
+		for (unsigned i = 0; i < ARRAY_COUNT(fault_kinds); i++)
+			sim.fault_per_million[fault_kinds[i]] = 20000;
+		expect_int(sim_begin(&sim), 0);
+		sim_faults_on(false);
+	}
+	if (may_evict) {
+		run->g.opts.value_bytes_max = 100000;
+		run->g.opts.segment_bytes = 192 * 1024;
+	}
 	run->may_evict = may_evict;
+	run->faults = faults;
 	run->prng = prng_of(seed);
 	expect_int(rig_open(&run->g), 0);
+	sim_faults_on(faults);
+}
+
+/* The process dies and comes back; the drives are well while it looks around. */
+static void die_and_check(struct run *run, uint64_t n, bool kill)
+{
+	sim_faults_on(false);
+	evicted += rig_stat(&run->g).evicted_segments;
+	rig_crash(&run->g, kill);
+	expect_int(rig_open(&run->g), 0);
+	verify(run, n, kill);
+	memset(run->flight, 0, sizeof(run->flight));
+	sim_faults_on(run->faults);
 }
 
 /* One life: dies at write n, comes back, is checked, works on, dies again, is checked again. */
-static bool life(uint64_t seed, uint64_t n, bool kill, bool may_evict)
+static bool life(uint64_t n, bool kill, bool may_evict, bool faults)
 {
 	struct run *run = malloc(sizeof(*run));
 	bool crashed;
 
-	run_begin(run, seed, may_evict);
+	run_begin(run, n, may_evict, faults);
 	sim_crash_at_write(n);
 	crashed = work(run);
 	if (crashed) {
-		rig_crash(&run->g, kill);
-		expect_int(rig_open(&run->g), 0);
-		verify(run, n, kill);
-		memset(run->flight, 0, sizeof(run->flight));
-		sim_crash_at_write(1 + n % 7 * 5);
-		if (work(run)) {
-			rig_crash(&run->g, !kill);
-			expect_int(rig_open(&run->g), 0);
-			verify(run, n, !kill);
-		}
+		die_and_check(run, n, kill);
+		sim_crash_at_write(1 + n % 7 * 20);
+		if (work(run))
+			die_and_check(run, n, !kill);
 	}
 	sim_crash_at_write(0);
+	sim_faults_on(false);
 	for (unsigned i = 0; i < OPS_IN_FLIGHT; i++)
 		flight_reap(run, &run->flight[i]);
+	evicted += rig_stat(&run->g).evicted_segments;
 	rig_end(&run->g);
 	free(run);
 	return crashed;
@@ -285,10 +316,13 @@ static void every_write(bool kill, bool may_evict)
 {
 	uint64_t n = 1;
 
-	while (life(n, n, kill, may_evict))
+	evicted = 0;
+	while (life(n, kill, may_evict, false))
 		n++;
-	printf("# died at %llu writes\n", (unsigned long long)(n - 1));
+	printf("# died at %llu writes, %llu segments evicted\n", (unsigned long long)(n - 1),
+	       (unsigned long long)evicted);
 	expect(n > 100);
+	expect((evicted > 0) == may_evict);
 }
 
 TEST(a_kill_at_every_write_loses_nothing_that_was_answered)
@@ -309,4 +343,12 @@ TEST(a_kill_at_every_write_with_eviction_brings_nothing_wrong_and_nothing_delete
 TEST(a_power_cut_at_every_write_with_eviction_brings_nothing_wrong_and_nothing_deleted)
 {
 	every_write(false, true);
+}
+
+TEST(deaths_among_faults_of_the_drives_bring_nothing_wrong_and_nothing_deleted)
+{
+	for (uint64_t n = 1; n <= 250; n++) {
+		(void)life(n, n % 2 == 0, n % 3 != 0, true);
+		(void)life(n + 1000, n % 2 == 0, n % 3 == 0, true);
+	}
 }

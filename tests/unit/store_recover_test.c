@@ -205,6 +205,7 @@ TEST(a_smaller_cap_drops_what_lies_past_it_for_good)
 	struct rig g;
 
 	rig_begin(&g, 3, 1, 16 * MiB);
+	g.opts.segment_bytes = 1 << 20;
 	expect_int(rig_open(&g), 0);
 	for (uint32_t i = 0; i < 30; i++)
 		expect_int(rig_put(&g, i, 1, 400000), 0);
