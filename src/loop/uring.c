@@ -228,7 +228,6 @@ static void ring_take(struct loop *l)
 		return;
 	/* By hand: the shared library of Debian 12 does not export io_uring_enable_rings(). */
 	must(syscall(__NR_io_uring_register, l->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0) == 0);
-	(void)io_uring_register_ring_fd(&l->ring);      /* saves a lookup a call; may be refused */
 	l->ring_on = true;
 }
 
@@ -474,12 +473,16 @@ int loop_run(struct loop *loop)
 	ring_take(loop);
 	if (gettid() != getpid() && loop->name != NULL)
 		(void)prctl(PR_SET_NAME, loop->name);
+	/* Saves a lookup a call; may be refused. The thread that registers a ring must unregister it, or
+	 * it keeps the ring alive, and what the ring polls, when another thread has taken the loop. */
+	(void)io_uring_register_ring_fd(&loop->ring);
 	loop->running = true;
 	loop->stop = false;
 	while (!loop->stop)
 		turn_once(loop, UINT64_MAX);
 	ring_enter(loop, 0);
 	loop->running = false;
+	(void)io_uring_unregister_ring_fd(&loop->ring);
 	return 0;
 }
 

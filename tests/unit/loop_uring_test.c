@@ -283,6 +283,23 @@ TEST(a_loop_moves_to_another_thread_with_its_listener)
 	loop_close(&l);
 }
 
+TEST(closing_the_loop_of_a_thread_that_ended_leaves_mine_alone)
+{
+	struct loop *mine = open_loop(), *its = open_loop();
+	struct simple x = {.op.done = simple_done};
+	pthread_t other;
+
+	expect_int(loop_turn(mine, 0), 0);
+	loop_post(its, &stop_msg);
+	expect_int(pthread_create(&other, NULL, run_main, its), 0);
+	pthread_join(other, NULL);
+	loop_close(&its);
+	loop_soon(mine, &x.op, 3);
+	expect_int(wait_for(mine, &x.calls, &x.res), 3);
+	expect_int(loop_turn(mine, NS_PER_MS), 0);
+	loop_close(&mine);
+}
+
 /* ---- raw peers ---- */
 
 struct reader { pthread_t thread; int fd; uint8_t *into; size_t bytes; };
