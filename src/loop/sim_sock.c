@@ -533,18 +533,24 @@ static struct sock_listener *sim_listener_find(const struct sock_addr *addr)
 	return NULL;
 }
 
+int sock_listen_try(const struct sock_addr *addr)
+{
+	if (addr->host[0] == 0 || memchr(addr->host, 0, sizeof(addr->host)) == NULL)
+		return -EINVAL;
+	return addr->port != 0 && sim_listener_find(addr) != NULL ? -EBUSY : 0;
+}
+
 int sock_listen(struct loop *loop, const struct sock_addr *addr,
 		void (*accepted)(void *arg, struct sock *sock), void *arg, struct sock_listener **out)
 {
 	struct sock_listener *l;
+	int rc = sock_listen_try(addr);
 
 	OBJ_CHECK(loop, SIM_LOOP_MAGIC);
 	loop_must_own(loop);
 	must(accepted != NULL);
-	if (addr->host[0] == 0 || memchr(addr->host, 0, sizeof(addr->host)) == NULL)
-		return -EINVAL;
-	if (addr->port != 0 && sim_listener_find(addr) != NULL)
-		return -EBUSY;
+	if (rc != 0)
+		return rc;
 	l = calloc(1, sizeof(*l));
 	if (l == NULL)
 		return -ENOMEM;

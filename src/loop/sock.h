@@ -48,6 +48,8 @@ struct sock_connect {
 int sock_listen(struct loop *loop, const struct sock_addr *addr,
 		void (*accepted)(void *arg, struct sock *sock), void *arg,
 		struct sock_listener **out);
+/* Whether sock_listen() would succeed now: the same results, nothing kept. Control path. */
+int sock_listen_try(const struct sock_addr *addr);
 uint16_t sock_listener_port(const struct sock_listener *l);
 void sock_listener_close(struct sock_listener **l);
 

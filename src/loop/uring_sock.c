@@ -558,6 +558,17 @@ static int listener_socket(const struct sock_addr *addr, uint16_t *port)
 	return fd;
 }
 
+int sock_listen_try(const struct sock_addr *addr)
+{
+	uint16_t port = 0;
+	int fd = listener_socket(addr, &port);
+
+	if (fd < 0)
+		return fd;
+	close(fd);
+	return 0;
+}
+
 int sock_listen(struct loop *loop, const struct sock_addr *addr,
 		void (*accepted)(void *arg, struct sock *sock), void *arg, struct sock_listener **out)
 {

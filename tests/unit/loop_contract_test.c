@@ -921,12 +921,15 @@ TEST(a_port_in_use_is_ebusy_and_no_address_einval)
 	l = listener();
 	addr.port = sock_listener_port(l);
 	expect_int(sock_listen(loop, &addr, on_accept, &accepted_sock, &other), -EBUSY);
+	expect_int(sock_listen_try(&addr), -EBUSY);
+	expect_int(sock_listen_try(&(struct sock_addr){.host = ""}), -EINVAL);
 	expect_int(sock_listen(loop, &(struct sock_addr){.host = ""}, on_accept, &accepted_sock, &other),
 		   -EINVAL);
 	expect(other == NULL);
 	sock_listener_close(&l);
 	while (loop_turn(loop, NS_PER_MS) > 0)
 		;
+	expect_int(sock_listen_try(&addr), 0);  /* and keeps nothing */
 	expect_int(sock_listen(loop, &addr, on_accept, &accepted_sock, &other), 0);
 	sock_listener_close(&other);
 	end();
