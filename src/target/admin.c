@@ -265,8 +265,9 @@ void admin_command(struct req *req)
 	case NV_ADMIN_ASYNC_EVENT:
 		ctrl_aer(req);
 		break;
-	default:
-		req_answer(req, NV_OK, 0);             /* Keep Alive: arriving is all it does */
+	default:                                       /* Keep Alive: arriving is all it does */
+		subsys_health_look(c->subsys);
+		req_answer(req, NV_OK, 0);
 		req_end(req);
 	}
 }

@@ -108,6 +108,7 @@ struct ctrl {
 	struct req *aer[TARGET_EVENTS];
 	unsigned aer_count;
 	uint32_t events_on;                  /* feature 0Bh */
+	bool health_due, health_told;        /* to be told; told, and the log not read since */
 
 	uint32_t feature_arbitration, feature_power, feature_temperature, feature_recovery;
 	uint32_t edneks_off;                 /* bit nsid - 1: Delete of an absent key succeeds */
@@ -175,6 +176,8 @@ bool subsys_allows(const struct subsys *s, const char *hostnqn);
 /* True when some subsystem would refuse this host: then a name that does not exist is not told. */
 bool subsys_hides_from(const struct target *t, const char *hostnqn);
 struct ns *subsys_ns(struct subsys *s, uint32_t nsid);       /* NULL: none */
+/* Tells the hosts that asked for it when a drive has failed since the last look. */
+void subsys_health_look(struct subsys *s);
 /* Bytes that one controller may hold of the pool behind ns. */
 uint64_t subsys_share_bytes(const struct subsys *s, const struct ns *ns);
 
@@ -205,6 +208,8 @@ void ctrl_idle(struct ctrl *c);                       /* an I/O request or queue
 void ctrl_error_note(struct ctrl *c, const struct req *req, nv_status status);
 void ctrl_aer(struct req *req);
 bool ctrl_abort_aer(struct ctrl *c, uint16_t cid);
+void ctrl_health_event(struct ctrl *c);               /* a drive has failed */
+void ctrl_health_read(struct ctrl *c);                /* the host has read the SMART log */
 
 /* The page: page(req) is called, now or later, when req holds it; given back by req_end(). */
 void ctrl_page_give(struct ctrl *c);

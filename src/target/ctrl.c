@@ -102,6 +102,7 @@ static void features_reset(struct ctrl *c)
 {
 	c->queues_granted = c->target->queues_max;
 	c->events_on = 0;
+	c->health_due = c->health_told = false;
 	c->feature_arbitration = c->feature_power = 0;
 	c->feature_temperature = c->feature_recovery = 0;
 	c->edneks_off = 0;
@@ -352,6 +353,38 @@ void ctrl_error_note(struct ctrl *c, const struct req *req, nv_status status)
 	};
 }
 
+/* [BASE 2.0] section 5.2: SMART event 00h, reliability; once until the log has been read. */
+#define HEALTH_EVENT (UINT32_C(1) | 0x00 << 8 | NV_LOG_SMART << 16)
+#define HEALTH_EVENT_ON (UINT32_C(1) << 2)             /* critical warning bit 2 in feature 0Bh */
+
+static void health_tell(struct ctrl *c)
+{
+	struct req *req;
+
+	if (!c->health_due || c->health_told || c->aer_count == 0)
+		return;
+	c->health_due = false;
+	c->health_told = true;
+	req = c->aer[--c->aer_count];
+	req_answer(req, NV_OK, HEALTH_EVENT);
+	req_end(req);
+}
+
+void ctrl_health_event(struct ctrl *c)
+{
+	OBJ_CHECK(c, CTRL_MAGIC);
+	if ((c->events_on & HEALTH_EVENT_ON) == 0)
+		return;
+	c->health_due = true;
+	health_tell(c);
+}
+
+void ctrl_health_read(struct ctrl *c)
+{
+	c->health_told = false;
+	health_tell(c);
+}
+
 void ctrl_aer(struct req *req)
 {
 	struct ctrl *c = req->queue->ctrl;
@@ -362,6 +395,7 @@ void ctrl_aer(struct req *req)
 	}
 	req_go(req, REQ_AER);
 	c->aer[c->aer_count++] = req;
+	health_tell(c);
 }
 
 bool ctrl_abort_aer(struct ctrl *c, uint16_t cid)

@@ -34,6 +34,8 @@ static uint32_t log_smart(struct ctrl *c, const struct nv_log *log)
 	const struct target_counts *n = &c->target->counts;
 	uint64_t media_errors = 0;
 
+	if (!log->retain_event)
+		ctrl_health_read(c);
 	out->available_spare = 100;
 	for (uint32_t nsid = 1; nsid <= TARGET_NAMESPACES; nsid++) {
 		const struct ns *ns = subsys_ns(c->subsys, nsid);

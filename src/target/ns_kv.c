@@ -46,6 +46,8 @@ static nv_status kv_parse(struct req *req, struct bad *bad)
 
 static void kv_end(struct req *req, nv_status status, uint64_t result)
 {
+	if (nv_status_is(status, NV_KV_UNRECOVERED))
+		subsys_health_look(req->queue->ctrl->subsys);
 	req_answer(req, status, result);
 	req_end(req);
 }

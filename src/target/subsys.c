@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #include "base/hash.h"
+#include "base/log.h"
 
 static void digest_of(const char *what, const uint8_t uuid[16], uint32_t nsid, uint8_t out[32])
 {
@@ -156,6 +157,27 @@ struct ns *subsys_ns(struct subsys *s, uint32_t nsid)
 	if (nsid < 1 || nsid > TARGET_NAMESPACES || s->ns[nsid - 1].ops == NULL)
 		return NULL;
 	return &s->ns[nsid - 1];
+}
+
+void subsys_health_look(struct subsys *s)
+{
+	bool worse = false;
+
+	for (unsigned i = 0; i < TARGET_NAMESPACES; i++) {
+		struct ns *ns = &s->ns[i];
+		struct store_stat stat;
+
+		if (ns->ops == NULL)
+			continue;
+		store_stat(ns->store, &stat);
+		worse |= stat.drives_failed > ns->drives_failed_seen;
+		ns->drives_failed_seen = stat.drives_failed;
+	}
+	if (!worse)
+		return;
+	log_warn("subsystem %s: a drive has failed; its values are misses", s->nqn);
+	LIST_FOR_EACH(link, &s->ctrls)
+		ctrl_health_event(container_of(link, struct ctrl, link));
 }
 
 /*

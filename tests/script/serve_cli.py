@@ -17,7 +17,7 @@ import tempfile
 import time
 import traceback
 
-from nvmetcp import Array, Host, status_ok
+from nvmetcp import DISCOVERY, Array, Host, l2, status_ok
 
 KVOF = sys.argv[1]
 CASES = []
@@ -275,6 +275,28 @@ def ipv6(d):
     assert proc.stdout.readline().startswith('ready tcp://[::1]:')
     proc.send_signal(signal.SIGTERM)
     assert proc.wait(6) == 0
+
+
+@case('listening everywhere, Discovery names an address that can be used')
+def everywhere(d):
+    host = 'nqn.2026-11.io.kvof:host'
+    proc = subprocess.Popen([KVOF, 'serve', '--listen', 'tcp://0.0.0.0:0', '--allow-host', host,
+                             '--drive', 'mem,size=64MiB'], stdout=subprocess.PIPE,
+                            stderr=subprocess.DEVNULL, text=True)
+    port = int(proc.stdout.readline().split()[1].rsplit(':', 1)[1])
+    try:
+        with l2(port, subnqn=DISCOVERY, hostnqn=host) as c:
+            entry = c.log(0x70, 1024, 1024)[1]
+            at = entry[512:768].rstrip(b'\0 ').decode()
+            if at == '0.0.0.0':
+                return 'this machine has loopback alone'
+            with socket.create_connection((at, port), timeout=2):
+                pass
+        with Host(port, hostnqn=host) as h:
+            status_ok(h.io.store(b'any', b'x'))
+    finally:
+        proc.send_signal(signal.SIGTERM)
+        assert proc.wait(6) == 0
 
 
 @case('values are there again after SIGTERM and after SIGKILL')

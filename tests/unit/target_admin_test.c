@@ -280,3 +280,42 @@ TEST(event_requests_stay_open_until_they_are_aborted)
 	lk_close(&f, &h);
 	fix_close(&f);
 }
+
+TEST(a_failed_drive_is_told_once_to_a_host_that_asked_for_it)
+{
+	struct nv_sqe aer_sqe = nv_sqe_of(NV_ADMIN_ASYNC_EVENT, 0);
+	struct nv_sqe alive = nv_sqe_of(NV_ADMIN_KEEP_ALIVE, 0);
+	struct ask asked[2] = {0};
+	uint8_t value[9000];
+	struct fix f;
+	struct lk h, deaf;
+	struct ask other = {0};
+	char key[8];
+
+	fix_drives = 2;
+	fix_open(&f, NULL, 0);
+	fix_drives = 1;
+	lk_open(&f, &h, HOST_A);
+	lk_open(&f, &deaf, HOST_B);
+	fill(value, sizeof(value), 6);
+	expect_int(feature_to(&f, &h.admin, NV_FEAT_ASYNC_EVENTS, 0, 0x04), NV_RAW_OK);
+	for (unsigned i = 0; i < 2; i++)
+		ask_start(&asked[i], &h.admin, &aer_sqe);
+	ask_start(&other, &deaf.admin, &aer_sqe);
+	sim_disk_mode("second", SIM_DISK_GONE);
+	for (unsigned i = 0; i < 40; i++) {
+		snprintf(key, sizeof(key), "h%u", i);
+		(void)kv_put(&f, &h.io, key, value, sizeof(value), 0);
+	}
+	expect_int(ask_raw(&f, &h.admin, &alive), NV_RAW_OK);
+	expect_int(ask_wait(&f, &asked[1]), NV_RAW_OK);
+	expect_int(f.dw0, 0x00020001);
+	expect_int(ask_raw(&f, &h.admin, &alive), NV_RAW_OK);
+	settle(&f);
+	expect(!asked[0].over && !other.over);
+	expect_int(get_log(&f, &h.admin, NV_LOG_SMART, NV_NSID_ALL, 0, 512), NV_RAW_OK);
+	expect_int(page[0], 1 << 2);
+	lk_close(&f, &h);
+	lk_close(&f, &deaf);
+	fix_close(&f);
+}

@@ -18,6 +18,8 @@
 #define HOST_B "nqn.2026-11.io.kvof:host-b"
 #define PATIENCE_NS (30 * NS_PER_S)
 
+static unsigned fix_drives = 1;
+
 struct fix {
 	struct loop *loop;
 	struct store *store;
@@ -85,8 +87,8 @@ static inline void fix_reopen_with(struct fix *f, const char *path, const char *
 				   unsigned host_count)
 {
 	struct loop_opts loop_opts = {.name = "array"};
-	struct store_opts store_opts = {.drive = {{path, 256 * MiB}}, .drive_count = 1,
-		.buffer_bytes = 64 * MiB, .evict = true};
+	struct store_opts store_opts = {.drive = {{path, 256 * MiB}, {"second", 256 * MiB}},
+		.drive_count = fix_drives, .buffer_bytes = 64 * MiB, .evict = true};
 	struct store_report report = {0};
 	struct target_ns_opts ns = {.nsid = 1, .buffer_bytes = 64 * MiB, .evicts = true};
 	struct target_subsys_opts subsys = {.nqn = SUBNQN, .host = hosts, .host_count = host_count,
