@@ -114,7 +114,8 @@ bool config_address_parse(const char *text, struct sock_addr *out)
 	if (strncmp(text, "tcp://", 6) != 0)
 		return false;
 	colon = strrchr(host, ':');
-	if (colon == NULL || !number_parse(colon + 1, &port, &rest) || *rest != '\0' || port > 65535)
+	if (colon == NULL || !number_parse(colon + 1, &port, &rest) || *rest != '\0' ||
+	    port > 65535)
 		return false;
 	host_bytes = (size_t)(colon - host);
 	if (host_bytes >= 2 && host[0] == '[' && colon[-1] == ']') {
@@ -204,7 +205,8 @@ static const char *value_wrong(const struct config_row *row, const char *text)
 		return nv_nqn_check(text) ? NULL :
 			"not an NQN (nqn.YYYY-MM.reverse.domain:name, at most 223 bytes)";
 	case ADDRESS:
-		return config_address_parse(text, &addr) ? NULL : "not an address (tcp://ADDR:PORT)";
+		return config_address_parse(text, &addr) ? NULL :
+			"not an address (tcp://ADDR:PORT)";
 	case DRIVE:
 		return config_drive_parse(text, path, &n, &why) ? NULL : why;
 	case BOOL:
@@ -465,7 +467,8 @@ int config_load(int argc, char **argv, struct config *out, char why[512])
 		rc = file_read(out, out->file, why);
 	for (unsigned i = 0; rc == 0 && i < CONFIG_COUNT; i++)
 		if (out->value[i].count == 0 && rows[i].standard[0] != '\0')
-			rc = value_add(out, i, CONFIG_STANDARD, rows[i].name, rows[i].standard, why);
+			rc = value_add(out, i, CONFIG_STANDARD, rows[i].name, rows[i].standard,
+				       why);
 	if (rc == 0)
 		return 0;
 	config_free(out);
@@ -584,7 +587,8 @@ int cmd_config(int argc, char **argv)
 	}
 	if (c.help || !c.effective) {
 		fprintf(c.help ? stdout : stderr,
-			"usage: kvof config --effective [--json] [--config F] [options of serve]\n");
+			"usage: kvof config --effective [--json] [--config F] [options of "
+			"serve]\n");
 		if (c.help)
 			config_help();
 	} else if (c.json) {

@@ -139,8 +139,8 @@ static int check_options(struct serve *s)
 	int code;
 
 	if (config_number(c, CONFIG_block) > 0) {
-		cmd_error("serve", "--block %s: block namespaces are not in this version; leave it out",
-			  config_text(c, CONFIG_block));
+		cmd_error("serve", "--block %s: block namespaces are not in this version; leave "
+			  "it out", config_text(c, CONFIG_block));
 		return CMD_USAGE;
 	}
 	if (config_is_set(c, CONFIG_metrics)) {
@@ -149,8 +149,8 @@ static int check_options(struct serve *s)
 		return CMD_USAGE;
 	}
 	if (config_is_set(c, CONFIG_kv) && config_number(c, CONFIG_kv) == 0) {
-		cmd_error("serve", "--kv 0: then there is nothing to serve (block namespaces are not "
-			  "in this version)");
+		cmd_error("serve", "--kv 0: then there is nothing to serve (block namespaces are "
+			  "not in this version)");
 		return CMD_USAGE;
 	}
 	if (c->value[CONFIG_allow_host].count > TARGET_HOSTS) {
@@ -193,26 +193,14 @@ static int listen_failed(const struct serve *s, unsigned i, int rc)
 	return rc == -EINVAL ? CMD_USAGE : CMD_FAILED;
 }
 
-/* Ports are tried before the drives are touched, so that a port in use leaves no new store behind. */
+/* Ports are tried before the drives are touched: a port in use leaves no new store behind. */
 static int check_ports(struct serve *s)
 {
 	for (unsigned i = 0; i < s->listen_count; i++) {
-		const struct sock_addr *a = &s->listen[i];
-		struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(a->port)};
-		struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(a->port)};
-		bool is_v4 = inet_pton(AF_INET, a->host, &v4.sin_addr) == 1;
-		int on = 1, err = 0, fd = socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM, 0);
+		int rc = sock_listen_try(&s->listen[i]);
 
-		must(is_v4 || inet_pton(AF_INET6, a->host, &v6.sin6_addr) == 1);
-		if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-		    bind(fd, is_v4 ? (const struct sockaddr *)&v4 : (const struct sockaddr *)&v6,
-			 is_v4 ? sizeof(v4) : sizeof(v6)) != 0 || listen(fd, 1) != 0)
-			err = errno;
-		if (fd >= 0)
-			close(fd);
-		if (err != 0)
-			return listen_failed(s, i, err == EADDRNOTAVAIL ? -EINVAL :
-					     err == EADDRINUSE ? -EBUSY : -err);
+		if (rc != 0)
+			return listen_failed(s, i, rc);
 	}
 	return 0;
 }
@@ -242,7 +230,8 @@ static int open_loop(struct serve *s)
 
 	if (rc == 0)
 		return 0;
-	cmd_error("serve", "event loop: %s; see the line above, or ulimit -l and -n", strerror(-rc));
+	cmd_error("serve", "event loop: %s; see the line above, or ulimit -l and -n",
+		  strerror(-rc));
 	return CMD_FAILED;
 }
 
@@ -341,8 +330,8 @@ static void print_memory(const struct serve *s)
 	uint64_t keys = s->store_opts.index_keys_max;
 
 	if (s->conns_max < want)
-		fprintf(stderr, "kvof serve: %u connections at most, not %u: raise the limit of open "
-			"files (ulimit -n)\n", s->conns_max, want);
+		fprintf(stderr, "kvof serve: %u connections at most, not %u: raise the limit of "
+			"open files (ulimit -n)\n", s->conns_max, want);
 	store_stat(s->store, &stat);
 	if (keys == 0) {
 		keys = stat.capacity_bytes / 256 / 48;
@@ -409,8 +398,8 @@ static void target_closed(void *arg)
 
 static void watchdog_fire(struct loop_timer *timer)
 {
-	cmd_error("serve", "the drives did not let go in time: stopped without sealing; the next start "
-		  "recovers");
+	cmd_error("serve", "the drives did not let go in time: stopped without sealing; the next "
+		  "start recovers");
 	_exit(CMD_FAILED);
 }
 
@@ -500,8 +489,8 @@ static enum log_level level_of(const char *name)
 static void serve_usage(void)
 {
 	printf("usage: kvof serve [--config F] [options]\n\n"
-	       "Serves a Key Value namespace on drives over NVMe/TCP until SIGTERM. Prints one line when\n"
-	       "ready: ready tcp://ADDR:PORT NQN\n\n"
+	       "Serves a Key Value namespace on drives over NVMe/TCP until SIGTERM. Prints one line\n"
+	       "when ready: ready tcp://ADDR:PORT NQN\n\n"
 	       "  --config FILE      INI file with these options as keys: kvof config --effective\n"
 	       "  --json             the ready line as JSON\n");
 	config_help();

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory runs out at the n-th request for it, n = 1, 2, ..., while a host connects, stores, retrieves and
- * leaves: no crash, no leak, and the next host is served as if nothing had been. The target and both ends
- * of the wire are built with an allocator that can refuse; a run without a refusal ends the sweep.
+ * Memory runs out at the n-th request for it, n = 1, 2, ..., while a host connects, stores,
+ * retrieves and leaves: no crash, no leak, and the next host is served as if nothing had been. The
+ * target and both ends of the wire are built with an allocator that can refuse; a run without a
+ * refusal ends the sweep.
  */
 #include "../unit/target_fixture.h"
 
