@@ -99,7 +99,7 @@ static struct nvme_uring_cmd command(const struct job *job, uint32_t copy, void 
 		.cdw15 = le32_at(key + 12),
 		.addr = job->size_bytes > 0 ? (uintptr_t)buffer : 0,
 		.data_len = (uint32_t)job->size_bytes,
-		.timeout_ms = 30000,
+		.timeout_ms = 100000,
 	};
 }
 
