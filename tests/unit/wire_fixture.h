@@ -416,10 +416,11 @@ struct wf_raw {
 	struct sock_connect dial;
 	struct sock_io out, in;
 	struct iovec out_iov, in_iov;
-	uint8_t out_buf[1 << 18], in_buf[1 << 18];
+	uint8_t out_buf[1 << 18], in_buf[1 << 21];
 	uint32_t got, chunk;           /* chunk: most bytes of one send; 0: all */
 	uint32_t sent, to_send;
 	bool out_busy, ended;          /* ended: the peer closed or reset */
+	bool deaf;                     /* does not read on, until wf_raw_hear() */
 	bool connected;
 };
 
@@ -434,7 +435,8 @@ static inline void wf_raw_in(struct loop_op *op, int res)
 		return;
 	}
 	r->got += (uint32_t)res;
-	wf_raw_recv(r);
+	if (!r->deaf)
+		wf_raw_recv(r);
 }
 
 static inline void wf_raw_recv(struct wf_raw *r)
@@ -506,6 +508,14 @@ static inline void wf_raw_do_listen(void *arg)
 
 	r->loop = wf_ctrl.loop;
 	expect_int(sock_listen(r->loop, &addr, wf_raw_accepted, r, &r->listener), 0);
+}
+
+static inline void wf_raw_do_hear(void *arg)
+{
+	struct wf_raw *r = arg;
+
+	r->deaf = false;
+	wf_raw_recv(r);
 }
 
 static inline void wf_raw_do_flush(void *arg)

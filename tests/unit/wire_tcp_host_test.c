@@ -457,6 +457,34 @@ TEST(an_answer_to_nothing_or_twice_ends_the_connection)
 	end();
 }
 
+/* A write is half in the socket, a second command is still queued, and gets an answer. */
+TEST(an_answer_to_a_command_not_sent_yet_is_refused_and_framing_is_kept)
+{
+	static uint8_t big[1500000];    /* more than one send takes */
+	struct iovec iov = {big, sizeof(big)};
+	struct nv_pdu_icresp icresp = nv_icresp_build(0, 0, 4 * (uint32_t)MiB);
+	struct wf_req r = wf_req_of(1, 3, &iov, sizeof(big)), next = wf_req_of(0, 4, NULL, 0);
+	const struct nv_pdu_head *data;
+
+	kt_noise(big, sizeof(big));
+	begin_icresp(&icresp, 0);
+	wf_submit(&r);
+	wf_wait_ms(10);
+	raw->deaf = true;
+	r2t((struct nv_data_span){3, 9, 0, sizeof(big), false});
+	wf_submit(&next);
+	resp(&plain, 4, NV_OK);
+	expect_int(next.done, 0);
+	wf_on(raw->loop, wf_raw_do_hear, raw);
+	expect_refused(&r, 3, 2, 0);
+	data = wf_raw_pdu(raw, 2);
+	expect_int(data->type, NV_PDU_H2C_DATA);
+	expect_mem((const uint8_t *)data + data->pdo, big, sizeof(big));
+	expect_int(next.done, 1);
+	expect_int(next.res, -EPROTO);
+	end();
+}
+
 TEST(a_bad_data_digest_gives_no_bytes_up_and_the_connection_lives)
 {
 	struct wf_req r = read_of(8192), again;
