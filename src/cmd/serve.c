@@ -489,8 +489,8 @@ static enum log_level level_of(const char *name)
 static void serve_usage(void)
 {
 	printf("usage: kvof serve [--config F] [options]\n\n"
-	       "Serves a Key Value namespace on drives over NVMe/TCP until SIGTERM. Prints one line\n"
-	       "when ready: ready tcp://ADDR:PORT NQN\n\n"
+	       "Serves a Key Value namespace on drives over NVMe/TCP until SIGTERM. Prints one\n"
+	       "line when ready: ready tcp://ADDR:PORT NQN\n\n"
 	       "  --config FILE      INI file with these options as keys: kvof config --effective\n"
 	       "  --json             the ready line as JSON\n");
 	config_help();
