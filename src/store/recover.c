@@ -628,25 +628,24 @@ static void segments_apply(struct opening *o, struct drive *d, struct seg_found 
 	}
 }
 
-/* Segments past the cap of this run: what they hold goes, for good. */
-static void segments_erase_beyond(struct opening *o, struct drive *d)
+/* The cap was made smaller: what lies past it goes, and with it all that is older on this drive, since a delete of it
+ * may have been logged there. */
+static void drive_shrink(struct opening *o, struct drive *d)
 {
 	uint32_t all = fmt_segment_count(disk_info(d->disk)->bytes, d->st->segment_bytes);
+	uint64_t generation_min = d->generation_min;
 	struct seg_found f;
 
 	for (uint32_t i = d->segment_count; i < all; i++) {
-		struct fmt_segment_info info = {.state = FMT_SEGMENT_ERASED, .used_blocks = 1};
-		struct fmt_place head = place_of(d, i, 0), tail = place_of(d, i, d->segment_blocks - 1);
-
 		segment_look(o, d, i, &f);
-		if (!f.valid || f.info.state == FMT_SEGMENT_ERASED)
-			continue;
-		info.generation = segment_generation(d->st);
-		fmt_header_write(o->block, &head, d->st->segment_bytes, &info);
-		(void)write_again(d->disk, o->block, FMT_BLOCK_BYTES, head.block << FMT_BLOCK_SHIFT);
-		fmt_footer_write(o->block, &tail, d->st->segment_bytes, &info, NULL);
-		(void)write_again(d->disk, o->block, FMT_BLOCK_BYTES, tail.block << FMT_BLOCK_SHIFT);
+		if (f.valid && f.info.state != FMT_SEGMENT_ERASED &&
+		    f.info.generation >= generation_min)
+			generation_min = f.info.generation + 1;
 	}
+	if (generation_min != d->generation_min)
+		log_warn("store drive %s: the cap is smaller than before; older values are dropped",
+			 d->path);
+	d->generation_min = generation_min;
 }
 
 static int drive_recover(struct opening *o, struct drive *d)
@@ -690,8 +689,6 @@ static int logs_settle(struct opening *o)
 
 		if (d->missing)
 			continue;
-		if (!o->fresh)
-			segments_erase_beyond(o, d);
 		rc = disk_flush_now(d->disk);
 		if (rc != 0)
 			return fail(o, rc, "drive %s: flush failed: %s", d->path, strerror(-rc));
@@ -830,6 +827,10 @@ static int store_recover(struct opening *o)
 	rc = o->fresh ? supers_write(o) : 0;
 	if (rc == 0 && o->fresh)
 		st->mount = 1;
+	for (unsigned i = 0; i < st->drive_count && !o->fresh; i++) {
+		if (!st->drive[i].missing)
+			drive_shrink(o, &st->drive[i]);
+	}
 	if (rc == 0)
 		rc = supers_write(o);
 	if (rc != 0)

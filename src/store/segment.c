@@ -564,11 +564,11 @@ static void log_seal_step(struct seg_log *log)
 	struct drive *d = log->drive;
 
 	if (log->state == SEGLOG_DRAIN && log->in_flight == 0 && list_empty(&log->appends)) {
-#ifdef KVOF_PLANT_FOOTER_BEFORE_DATA
-		log->state = SEGLOG_FOOTER;     /* planted fault: what it lists may not last */
-#else
 		log->state = SEGLOG_FLUSH;
 		log->flush.done = log_flushed;
+#ifdef KVOF_PLANT_FOOTER_BEFORE_DATA
+		log->state = SEGLOG_FOOTER;          /* planted fault: what it lists may not last */
+#else
 		drive_flush(d, &log->flush);
 #endif
 	}

@@ -264,10 +264,9 @@ static void run_begin(struct run *run, uint64_t seed, bool may_evict, bool fault
 		expect_int(sim_begin(&sim), 0);
 		sim_faults_on(false);
 	}
-	if (may_evict) {
-		run->g.opts.value_bytes_max = 100000;
-		run->g.opts.segment_bytes = 192 * 1024;
-	}
+	/* Small segments: sealed often, with much of them not flushed yet where the drive is large. */
+	run->g.opts.value_bytes_max = 100000;
+	run->g.opts.segment_bytes = 192 * 1024;
 	run->may_evict = may_evict;
 	run->faults = faults;
 	run->prng = prng_of(seed);

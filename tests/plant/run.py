@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the store with one planted fault at a time and shows that a named test catches it.
+
+usage: run.py [--build DIR] [PLANT ...]
+
+A plant is a line under `#ifdef KVOF_PLANT_<NAME>`, switched on by meson's -Dplant=<name>. For each, the named
+test must pass without the plant and fail with it. Ends with 0 if all are caught.
+"""
+import argparse
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PLANTS = {
+    # plant: (test program, test)
+    'footer_before_data': (
+        'tests/fault/store_crash_test',
+        'a_power_cut_at_every_write_loses_nothing_that_was_flushed'),
+    'checksum_not_compared': (
+        'tests/fault/store_flip_test', 'any_byte_of_a_value_flipped_costs_that_value_only'),
+    'cap_off_by_segment': (
+        'tests/fault/store_cap_test',
+        'ten_times_the_cap_is_written_and_no_byte_past_the_cap_is_ever_touched'),
+    'delete_not_logged': (
+        'tests/unit/store_store_test',
+        'an_overwrite_replaces_and_a_delete_removes_also_after_reopening'),
+    'flush_left_out': (
+        'tests/fault/store_crash_test',
+        'a_power_cut_at_every_write_loses_nothing_that_was_flushed'),
+    'host_order_ignored': (
+        'tests/unit/host_live_test',
+        'operations_on_one_key_take_effect_in_the_order_they_were_submitted'),
+    'host_store_repeated': (
+        'tests/unit/host_live_test',
+        'a_store_in_flight_when_the_array_dies_is_repeated_only_where_allowed'),
+    'host_ghost_forgotten': (
+        'tests/unit/host_live_test',
+        'a_store_that_was_late_holds_younger_operations_on_its_key'),
+    'host_length_believed': (
+        'tests/unit/host_kv_test',
+        'a_length_that_disagrees_with_the_bytes_that_came_is_a_protocol_error'),
+}
+
+
+def tool(name):
+    """Debian's own, also where another one comes first in PATH."""
+    debian = pathlib.Path('/usr/bin') / name
+    return str(debian) if debian.exists() else name
+
+
+def run(*args):
+    done = subprocess.run(args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        sys.exit(f'{" ".join(args)}\n{done.stdout[-3000:]}')
+
+
+def build(folder, plant, program):
+    run(tool('meson'), 'configure', str(folder), f'-Dplant={plant}')
+    run(tool('ninja'), '-C', str(folder), program)
+
+
+def passes(folder, program, test):
+    done = subprocess.run([folder / program, test], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, errors='replace')
+    return done.returncode == 0, done.stdout.strip().splitlines()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--build', help='build folder to use and keep')
+    parser.add_argument('plants', nargs='*', help=', '.join(PLANTS))
+    opts = parser.parse_args()
+    unknown = set(opts.plants) - set(PLANTS)
+    if unknown:
+        parser.error(f'no such plant: {", ".join(sorted(unknown))}')
+    folder = pathlib.Path(opts.build or tempfile.mkdtemp(prefix='kvof-plant-'))
+    missed = 0
+    try:
+        if not (folder / 'build.ninja').exists():
+            run(tool('meson'), 'setup', str(folder), str(ROOT), '-Dbuildtype=debugoptimized')
+        names = opts.plants or list(PLANTS)
+        build(folder, '', PLANTS[names[0]][0])
+        for name in names:
+            run(tool('ninja'), '-C', str(folder), PLANTS[name][0])
+            good, _ = passes(folder, *PLANTS[name])
+            if not good:
+                missed += 1
+                print(f'not ok - {PLANTS[name][1]} fails without a plant')
+        for name in names:
+            program, test = PLANTS[name]
+            build(folder, name, program)
+            good, lines = passes(folder, program, test)
+            if good:
+                missed += 1
+                print(f'not ok - {name}: {test} did not notice')
+            else:
+                why = [line for line in lines if 'must hold' in line or line.startswith('ERROR')
+                       or (line.startswith('# ') and 'ok - kt' not in line)] or lines[-1:]
+                print(f'ok - {name}: caught by {test} ({why[-1].lstrip("# ")[-120:]})', flush=True)
+    finally:
+        if not opts.build:
+            shutil.rmtree(folder, ignore_errors=True)
+    return 1 if missed else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
