@@ -191,6 +191,7 @@ struct assoc {
 	struct loop_op bury, gone;
 	struct loop_timer late, poll;
 	uint64_t live_ns;              /* when it went live */
+	bool answered;                 /* an operation was answered since */
 
 	/* admin queue: attach, keep alive, the owner's own command have one request each */
 	struct wire_conn *admin;

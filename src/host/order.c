@@ -37,6 +37,9 @@ bool order_enter(struct order *t, struct order_node *node)
 			break;
 		}
 	}
+#ifdef KVOF_PLANT_HOST_ORDER_IGNORED
+	node->held = false;
+#endif
 	list_push_back(bucket, &node->link);
 	return !node->held;
 }

@@ -148,6 +148,9 @@ static void slot_ghost(struct slot *s, struct host_op *op)
 	must(s->state == SLOT_WITHDRAWN && list_linked(&s->age));
 	s->state = SLOT_GHOST;
 	s->queue->ghost_count++;
+#ifdef KVOF_PLANT_HOST_GHOST_FORGOTTEN
+	return;
+#endif
 	if (l->ordered && l->order.changes) {
 		order_bequeath(&l->order, &s->order);
 		l->ordered = false;
@@ -226,8 +229,11 @@ static int op_result(struct host *h, struct host_op *op, const struct wire_req *
 	};
 	int out = res;
 
-	if (res == 0)
+	if (res == 0) {
 		out = kv_answer_read(op, req, l->maybe_done);
+		if (h->assoc != NULL)
+			h->assoc->answered = true;
+	}
 	f.res = res;
 	f.status = op->status;
 	*again = h->closing ? RETRY_NO : retry_decide(&f);

@@ -30,6 +30,9 @@ enum retry retry_decide(const struct retry_facts *f)
 		return f->digest_tries < HOST_DIGEST_TRIES ? RETRY_NOW : RETRY_NO;
 	if (f->res == -EBADMSG)
 		return reads && f->digest_tries < HOST_DIGEST_TRIES ? RETRY_NOW : RETRY_NO;
+#ifdef KVOF_PLANT_HOST_STORE_REPEATED
+	reads = true;
+#endif
 	if (retry_is_lost(f->res) && !f->once && f->reset_tries < HOST_RESET_TRIES)
 		return reads || f->repeat_ok ? RETRY_WHEN_LIVE : RETRY_NO;
 	return RETRY_NO;
