@@ -39,10 +39,22 @@ PLANTS = {
         'a_store_in_flight_when_the_array_dies_is_repeated_only_where_allowed'),
     'host_ghost_forgotten': (
         'tests/unit/host_live_test',
-        'a_store_that_was_late_holds_younger_operations_on_its_key'),
+        'a_delete_that_was_late_holds_younger_operations_on_its_key'),
     'host_length_believed': (
         'tests/unit/host_kv_test',
         'a_length_that_disagrees_with_the_bytes_that_came_is_a_protocol_error'),
+    'identity_not_compared': (
+        'tests/unit/cache_core_test',
+        'a_value_of_another_block_under_this_key_is_a_miss_with_reason_identity'),
+    'deadline_ignored': (
+        'tests/unit/cache_core_test', 'a_load_that_hangs_ends_at_its_deadline_as_late'),
+    'head_stored_first': (
+        'tests/unit/cache_core_test', 'a_save_that_failed_anywhere_is_not_visible'),
+    'head_evicted_first': (
+        'tests/unit/cache_core_test',
+        'a_load_of_a_prefix_keeps_its_head_longest_whatever_order_it_came_in'),
+    'lease_not_honoured': (
+        'tests/unit/cache_core_test', 'what_match_found_in_dram_stays_until_the_lease_ends'),
 }
 
 
