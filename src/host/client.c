@@ -80,6 +80,7 @@ struct kvof_client {
 
 	/* between it and openers */
 	sem_t opened;
+	sem_t posted;                  /* the closer has left loop_post(): the loop may be freed */
 	int open_rc;
 	bool background;
 
@@ -720,6 +721,7 @@ static void *client_main(void *arg)
 	if (c->background)
 		client_settle(c, 0);
 	loop_run(c->loop);
+	client_sem_wait(&c->posted);
 	loop_close(&c->loop);
 	return NULL;
 }
@@ -770,6 +772,7 @@ static void client_free(struct kvof_client *c)
 		close(c->fd);
 	}
 	sem_destroy(&c->opened);
+	sem_destroy(&c->posted);
 	pthread_mutex_destroy(&c->drain_lock);
 	pthread_mutex_destroy(&c->info_lock);
 	c->magic = 0;
@@ -797,6 +800,7 @@ static int client_start(struct kvof_client *c)
 		struct client_msg x = {.msg.run = client_close_run, .client = c};
 
 		loop_post(c->loop, &x.msg);
+		sem_post(&c->posted);
 		pthread_join(c->thread, NULL);
 	} else {
 		pthread_join(c->thread, NULL);
@@ -821,6 +825,7 @@ int kvof_client_open(const struct kvof_client_opts *opts, char why[256], struct 
 	c->fork_count = atomic_load(&client_forks);
 	list_init(&c->live);
 	sem_init(&c->opened, 0, 0);
+	sem_init(&c->posted, 0, 0);
 	pthread_mutex_init(&c->drain_lock, NULL);
 	pthread_mutex_init(&c->info_lock, NULL);
 	rc = client_opts_read(opts, c);
@@ -856,6 +861,7 @@ void kvof_client_close(struct kvof_client **client)
 	}
 	x.client = c;
 	loop_post(c->loop, &x.msg);
+	sem_post(&c->posted);
 	pthread_join(c->thread, NULL);
 	client_free(c);
 }

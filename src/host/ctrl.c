@@ -45,6 +45,7 @@ static void host_go(struct host *h, enum host_state to, int why)
 static void host_down(struct host *h, int why, const char *text)
 {
 	uint64_t delay;
+	bool told = h->attempts > 0 && strcmp(h->last_error, text) == 0;
 
 	snprintf(h->last_error, sizeof(h->last_error), "%s", text);
 	h->last_errno = why;
@@ -54,8 +55,8 @@ static void host_down(struct host *h, int why, const char *text)
 	h->attempts++;
 	delay = delay / 2 + prng_below(&h->prng, delay / 2 + 1);
 	if (!h->opts.once) {
-		log_warn("array lost: %s; next try in %llu ms", text,
-			 (unsigned long long)(delay / NS_PER_MS));
+		if (!told)             /* the same again is counted, and told when it is back */
+			log_warn("array lost: %s; trying again", text);
 		loop_timer_set(h->loop, &h->reconnect, loop_now_ns(h->loop) + delay);
 	}
 	host_go(h, HOST_DOWN, why);
@@ -72,9 +73,9 @@ static void host_assoc_live(struct assoc *a)
 	must(h->assoc == a && h->state == HOST_CONNECTING);
 	h->ns = a->ns;
 	if (h->stat.reconnects > 0 || h->attempts > 0)
-		log_info("array %s port %u is back: namespace %u of %s, %u queues of depth %u",
-			 a->opts.addr.host, a->opts.addr.port, a->ns.nsid, a->ns.subnqn,
-			 a->ns.queues, a->ns.depth);
+		log_warn("array %s port %u is back after %u tries: namespace %u of %s",
+			 a->opts.addr.host, a->opts.addr.port, h->attempts, a->ns.nsid,
+			 a->ns.subnqn);
 	loop_timer_set(h->loop, &h->keep_alive, loop_now_ns(h->loop) + h->opts.keep_alive_ns / 4);
 	host_go(h, HOST_LIVE, 0);
 	queue_kick(h);
