@@ -9,7 +9,7 @@
  * own host; a push that is larger than the room offered, or more commands than slots, end the link
  * all the same.
  *
- *	NEW -> LIVE -> DEAD      DEAD: what is outstanding is given back with -ECONNRESET, then closed()
+ *	NEW -> LIVE -> DEAD      DEAD: what is outstanding is given back, then closed()
  *
  * Invariants: an act is on the list at most once; out counts commands the controller's owner has;
  * the link is freed when both owners have called wire_close(), out is 0 and no round is due.
@@ -103,7 +103,7 @@ static struct mem_cmd *cmd_of(struct wire_cmd *cmd)
 	return container_of(cmd, struct mem_cmd, pub);
 }
 
-/* --- life ---------------------------------------------------------------------------------------- */
+/* --- life ------------------------------------------------------------------------------------- */
 
 static void link_maybe_free(struct mem_link *m)
 {
@@ -147,7 +147,7 @@ static void link_end(struct mem_link *m, int why)
 	round_ask(m);
 }
 
-/* --- slots --------------------------------------------------------------------------------------- */
+/* --- slots ------------------------------------------------------------------------------------ */
 
 static int mem_depth_set(struct wire_conn *conn, uint16_t depth)
 {
@@ -204,7 +204,7 @@ static void slot_give(struct mem_slot *s, int res)
 	req->done(req, res);
 }
 
-/* --- acts ---------------------------------------------------------------------------------------- */
+/* --- acts ------------------------------------------------------------------------------------- */
 
 static void act_submit(struct mem_link *m, struct mem_slot *s)
 {
@@ -347,7 +347,7 @@ static void act_run(struct mem_link *m, struct act *act)
 	}
 }
 
-/* --- rounds -------------------------------------------------------------------------------------- */
+/* --- rounds ----------------------------------------------------------------------------------- */
 
 static void link_accept(struct mem_link *m)
 {
@@ -424,11 +424,11 @@ static void round_run(struct loop_op *op, int res)
 	link_maybe_free(m);
 }
 
-/* --- the transport ------------------------------------------------------------------------------- */
+/* --- the transport ---------------------------------------------------------------------------- */
 
 static int mem_listen(struct loop *loop, const struct sock_addr *addr,
-		      const struct wire_opts *opts, const struct wire_ctrl_events *events, void *arg,
-		      struct wire_listener **out)
+		      const struct wire_opts *opts, const struct wire_ctrl_events *events,
+		      void *arg, struct wire_listener **out)
 {
 	struct mem_listener *l;
 

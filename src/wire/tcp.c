@@ -65,7 +65,7 @@ void tcp_go(struct tcp *t, enum tcp_state to)
 	t->state = to;
 }
 
-/* --- beginning and ending ---------------------------------------------------------------------- */
+/* --- beginning and ending --------------------------------------------------------------------- */
 
 void tcp_maybe_free(struct tcp *t)
 {
@@ -245,7 +245,7 @@ int tcp_open(struct tcp *t)
 	return 0;
 }
 
-/* --- parting ------------------------------------------------------------------------------------ */
+/* --- parting ---------------------------------------------------------------------------------- */
 
 static void tcp_part(struct tcp *t, int why)
 {
@@ -304,7 +304,7 @@ void tcp_owner_close(struct tcp *t)
 		tcp_end(t, -ECONNRESET);
 }
 
-/* --- sending ------------------------------------------------------------------------------------ */
+/* --- sending ---------------------------------------------------------------------------------- */
 
 static uint64_t out_bytes(const struct tcp_out *out)
 {
@@ -466,7 +466,7 @@ bool tcp_unsend(struct tcp *t, struct tcp_out *out)
 	return true;
 }
 
-/* --- receiving ---------------------------------------------------------------------------------- */
+/* --- receiving -------------------------------------------------------------------------------- */
 
 void tcp_rx_into(struct tcp *t, const struct iov_at *into, uint32_t bytes, uint32_t skip)
 {
@@ -775,7 +775,7 @@ static void rx_run(struct tcp *t)
 	(void)tcp_is_over(t);
 }
 
-/* --- the transport ------------------------------------------------------------------------------ */
+/* --- the transport ---------------------------------------------------------------------------- */
 
 const char *tcp_digests(const struct wire_conn *conn)
 {

@@ -68,7 +68,7 @@ struct tcp_rx {
 };
 
 struct tcp_tx {
-	struct list_link queue;        /* struct tcp_out, oldest first; the first may be half gone */
+	struct list_link queue;        /* struct tcp_out, oldest first; it may be half gone */
 	struct list_link flying;       /* complete with the send in flight */
 	bool busy;
 	struct sock_io io;
@@ -128,7 +128,7 @@ void tcp_go(struct tcp *t, enum tcp_state to);
 
 /* Data of the PDU whose header is in hand goes there: at most `bytes`, after `skip`. */
 void tcp_rx_into(struct tcp *t, const struct iov_at *into, uint32_t bytes, uint32_t skip);
-/* What is left of the data in hand is dropped; a receive that is direct ends first, then kicked(). */
+/* What is left of the data in hand is dropped; a direct receive ends first, then kicked(). */
 void tcp_rx_drop(struct tcp *t);
 /* Goes on after a hold, or after header() answered false. */
 void tcp_rx_go(struct tcp *t);

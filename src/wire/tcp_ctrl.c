@@ -5,7 +5,7 @@
  *	peer                       here                             owner
  *	ICReq               ->     checked; ICResp; OPEN      ->    accepted()
  *	CapsuleCmd          ->     a free slot; held if data  ->    command()
- *	                    <-     R2T, tag = slot + 1        <-    wire_pull()   data not in capsule
+ *	                    <-     R2T, tag = slot + 1        <-    wire_pull(), data not in it
  *	H2CData ...         ->     straight into its buffers  ->    done()
  *	                    <-     C2HData                    <-    wire_push()
  *	                    <-     CapsuleResp                <-    wire_respond()
@@ -104,7 +104,7 @@ static struct tcp_ctrl *cmd_ctrl(const struct ctrl_cmd *c)
 	return ctrl_of(tcp_of(c->pub.conn));
 }
 
-/* --- slots -------------------------------------------------------------------------------------- */
+/* --- slots ------------------------------------------------------------------------------------ */
 
 /* The owner may be done with it, and its PDUs may be out: then it is free. May free all. */
 static void cmd_rest(struct ctrl_cmd *c)
@@ -167,7 +167,7 @@ int tcp_ctrl_depth_set(struct wire_conn *conn, uint16_t depth)
 	return 0;
 }
 
-/* --- answers from the loop ----------------------------------------------------------------------- */
+/* --- answers from the loop -------------------------------------------------------------------- */
 
 static void cmd_soon_done(struct loop_op *op, int res)
 {
@@ -234,7 +234,7 @@ static void resp_sent(struct tcp *t, struct tcp_out *out, int res)
 	cmd_rest(container_of(out, struct ctrl_cmd, resp));
 }
 
-/* --- calls of the owner -------------------------------------------------------------------------- */
+/* --- calls of the owner ----------------------------------------------------------------------- */
 
 /* In-capsule data that nobody wants is dropped as it comes. */
 static void inline_drop(struct ctrl_cmd *c)
@@ -351,7 +351,7 @@ void tcp_ctrl_respond(struct wire_cmd *cmd, const struct nv_cqe *cqe)
 	cmd_rest(c);
 }
 
-/* --- what arrives -------------------------------------------------------------------------------- */
+/* --- what arrives ----------------------------------------------------------------------------- */
 
 static void ctrl_greet(struct tcp_ctrl *ctrl, const struct nv_pdu_icreq *icreq)
 {
@@ -475,7 +475,7 @@ static void ctrl_data_end(struct tcp *t)
 	pull_end(c, c->digest_bad ? -EBADMSG : 0);
 }
 
-/* --- ending -------------------------------------------------------------------------------------- */
+/* --- ending ----------------------------------------------------------------------------------- */
 
 static uint64_t ctrl_waits_since_ns(const struct tcp *t)
 {
@@ -545,7 +545,7 @@ static const struct tcp_end ctrl_end = {
 	.free = ctrl_free,
 };
 
-/* --- the listener -------------------------------------------------------------------------------- */
+/* --- the listener ----------------------------------------------------------------------------- */
 
 static void ctrl_accepted(void *arg, struct sock *sock)
 {

@@ -13,7 +13,7 @@
  * A slot of the table stands for a command identifier:
  *
  *	FREE -> SENT -> ANSWERED -> FREE        ANSWERED: a send still holds the request's memory
- *	           \-> GHOST -> FREE            GHOST: withdrawn; the controller has not answered yet
+ *	           \-> GHOST -> FREE            GHOST: withdrawn, and not answered yet
  *
  * What a controller may do with a command is fixed when it is sent: to `write.end` bytes out of
  * req->out and `read.end` bytes into req->in, each in order, and nothing else. R2T for a command
@@ -88,7 +88,7 @@ static void slot_go(struct host_slot *s, enum slot_state to)
 	s->state = to;
 }
 
-/* --- giving back --------------------------------------------------------------------------------- */
+/* --- giving back ------------------------------------------------------------------------------ */
 
 /* An operation in flight names the request's memory. */
 static bool slot_is_held(const struct tcp_host *h, const struct host_slot *s)
@@ -143,7 +143,7 @@ static void host_grace_over(struct loop_timer *timer)
 		tcp_end(&h->t, -ETIMEDOUT);
 }
 
-/* --- sending ------------------------------------------------------------------------------------- */
+/* --- sending ---------------------------------------------------------------------------------- */
 
 static void cmd_sent(struct tcp *t, struct tcp_out *out, int res)
 {
@@ -279,7 +279,7 @@ void tcp_host_withdraw(struct wire_conn *conn, struct wire_req *req)
 	tcp_kick(t);
 }
 
-/* --- what arrives -------------------------------------------------------------------------------- */
+/* --- what arrives ----------------------------------------------------------------------------- */
 
 /* A command that the controller has seen and not answered; NULL: there is none of that id. */
 static struct host_slot *slot_of(struct tcp_host *h, le16 wire_cid)
@@ -433,7 +433,7 @@ static void host_data_end(struct tcp *t)
 	}
 }
 
-/* --- ending -------------------------------------------------------------------------------------- */
+/* --- ending ----------------------------------------------------------------------------------- */
 
 static uint64_t host_waits_since_ns(const struct tcp *t)
 {
@@ -477,7 +477,7 @@ static const struct tcp_end host_end = {
 	.free = host_free,
 };
 
-/* --- dialling ------------------------------------------------------------------------------------ */
+/* --- dialling --------------------------------------------------------------------------------- */
 
 static void dial_done(struct loop_op *op, int res)
 {

@@ -47,7 +47,7 @@ struct wire_opts {
 	uint16_t depth_max;              /* commands at once until wire_depth_set(); 0: 32 */
 };
 
-/* --- controller end -------------------- */
+/* --- controller end --------------------------------------------------------------------------- */
 
 struct wire_cmd {
 	struct nv_sqe sqe;               /* as received; not judged */
@@ -102,7 +102,7 @@ void wire_push(struct wire_cmd *cmd, const struct iovec *iov, unsigned iov_count
  * connection it only gives back. */
 void wire_respond(struct wire_cmd *cmd, const struct nv_cqe *cqe);
 
-/* --- host end -------------------- */
+/* --- host end --------------------------------------------------------------------------------- */
 
 struct wire_req {
 	struct nv_sqe sqe;               /* all but CID and SGL1, which wire fills; PSDT too */
@@ -149,7 +149,7 @@ void wire_inline_set(struct wire_conn *conn, uint32_t bytes);
 void wire_withdraw(struct wire_conn *conn, struct wire_req *req);
 bool wire_cid_free(const struct wire_conn *conn, uint16_t cid);
 
-/* --- both ends -------------------- */
+/* --- both ends -------------------------------------------------------------------------------- */
 
 void wire_conn_arg_set(struct wire_conn *conn, void *conn_arg);
 const char *wire_peer(const struct wire_conn *conn);

@@ -54,7 +54,7 @@ static uint64_t clock_ns(clockid_t id)
 	return (uint64_t)ts.tv_sec * NS_PER_S + (uint64_t)ts.tv_nsec;
 }
 
-/* --- controller ---------------------------------------------------------------------------------- */
+/* --- controller ------------------------------------------------------------------------------- */
 
 static void answer(struct wire_cmd *cmd)
 {
@@ -123,7 +123,7 @@ static void *ctrl_main(void *arg)
 	return NULL;
 }
 
-/* --- host ---------------------------------------------------------------------------------------- */
+/* --- host ------------------------------------------------------------------------------------- */
 
 static void submit(struct slot *s);
 
@@ -240,8 +240,9 @@ int main(int argc, char **argv)
 	pthread_join(thread, NULL);
 	seconds = (double)(b.end_ns - b.begin_ns) / 1e9;
 	cpu = (double)clock_ns(CLOCK_PROCESS_CPUTIME_ID) / 1e9;
-	printf("{\"bench\": \"wire_stream\", \"loop\": \"%s\", \"op\": \"%s\", \"value_bytes\": %u, "
-	       "\"depth\": %u, \"header_digest\": %s, \"data_digest\": %s, \"seconds\": %.3f, "
+	printf("{\"bench\": \"wire_stream\", \"loop\": \"%s\", \"op\": \"%s\", "
+	       "\"value_bytes\": %u, \"depth\": %u, \"header_digest\": %s, \"data_digest\": %s, "
+	       "\"seconds\": %.3f, "
 	       "\"ops_per_s\": %.0f, \"bytes_per_s\": %.0f, \"mean_us\": %.1f, \"cpu_s\": %.3f, "
 	       "\"cpu_ns_per_kib\": %.1f}\n",
 	       loop_kind(), b.write ? "write" : "read", b.bytes, b.depth,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Input: rules (3 bytes), then one PDU header. What is let through adds up; what is not has a reason. */
+/* Input: rules (3 bytes), then a PDU header. What passes adds up, what does not has a reason. */
 #include <string.h>
 
 #include "base/must.h"

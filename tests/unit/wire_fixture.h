@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tests of wire/ share: a world with two nodes; an owner at each end that does the plainest
- * thing; and a raw peer that sends bytes as a script says and keeps what comes back.
+ * What the tests of wire/ share: a world with two nodes; an owner at each end that does the
+ * plainest thing; and a raw peer that sends bytes as a script says and keeps what comes back.
  *
  * The plain controller: opcode 01h pulls CDW10 bytes into `store` and answers; 02h pushes CDW10
  * bytes of `store` and answers with DW0 = CDW10; others are answered at once. -EBADMSG is 0/22h.
@@ -193,7 +193,7 @@ static inline void wf_done(struct wire_req *req, int res)
 	r->res = res;
 }
 
-/* --- the world ---------------------------------------------------------------------------------- */
+/* --- the world -------------------------------------------------------------------------------- */
 
 static inline void wf_begin(uint64_t seed, const struct sim_opts *more)
 {
@@ -340,7 +340,7 @@ static inline void wf_end(void)
 	free(wf_ctrl.store);
 }
 
-/* --- requests ----------------------------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------------------------- */
 
 static inline void wf_do_submit(void *arg)
 {
@@ -407,7 +407,7 @@ static inline void wf_there_and_back(uint32_t bytes, uint32_t offset)
 	free(in);
 }
 
-/* --- a raw peer --------------------------------------------------------------------------------- */
+/* --- a raw peer ------------------------------------------------------------------------------- */
 
 struct wf_raw {
 	struct loop *loop;

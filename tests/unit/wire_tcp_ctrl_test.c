@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A hostile or broken host against the controller's end. Case names: docs/testing.md, abuse list. */
+/* A hostile or broken host against the controller's end. Case names: docs/testing.md. */
 #include "wire_fixture.h"
 
 /* A raw host that has shaken hands, and a 64 KiB write for which R2T has come. */
@@ -70,7 +70,8 @@ static uint16_t resp_status(unsigned n, uint16_t cid)
 	struct nv_pdu_resp resp;
 
 	if (head == NULL || head->type != NV_PDU_CAPSULE_RESP)
-		fail_msg("no CapsuleResp but %s", head != NULL ? nv_pdu_name(head->type) : "nothing");
+		fail_msg("no CapsuleResp but %s",
+			 head != NULL ? nv_pdu_name(head->type) : "nothing");
 	memcpy(&resp, head, sizeof(resp));
 	expect_int(le16_get(resp.cqe.cid), cid);
 	return nv_status_code(nv_cqe_status(&resp.cqe));
@@ -375,7 +376,7 @@ TEST(in_capsule_data_up_to_the_limit_is_taken_and_more_is_not)
 	end();
 }
 
-/* --- R2T and H2CData ---------------------------------------------------------------------------- */
+/* --- R2T and H2CData -------------------------------------------------------------------------- */
 
 static uint8_t noise[70000];
 
@@ -582,7 +583,7 @@ TEST(more_commands_than_the_queue_is_deep_end_the_connection)
 	end();
 }
 
-/* --- the owner's side ----------------------------------------------------------------------------- */
+/* --- the owner's side ------------------------------------------------------------------------- */
 
 static void answer_kept(void *arg)
 {

@@ -359,7 +359,8 @@ TEST(data_whose_lengths_disagree_lands_nowhere)
 		uint8_t offset, value;
 		uint32_t fei;
 	} rows[] = {
-		{2, 255, 2}, {3, 28, 3}, {4, 25, 16}, {16, 1, 16}, {17, 0, 16}, {1, 8, 1}, {1, 1, 1},
+		{2, 255, 2}, {3, 28, 3}, {4, 25, 16}, {16, 1, 16}, {17, 0, 16}, {1, 8, 1},
+		{1, 1, 1},
 	};
 
 	for (unsigned i = 0; i < ARRAY_COUNT(rows); i++) {
@@ -578,7 +579,7 @@ TEST(a_connection_lost_gives_each_request_back_once)
 	end();
 }
 
-/* --- withdrawing ---------------------------------------------------------------------------------- */
+/* --- withdrawing ------------------------------------------------------------------------------ */
 
 static void withdraw(void *arg)
 {
