@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "store/inner.h"
 
@@ -29,10 +28,10 @@ int buf_pool_open(struct buf_pool *p, struct loop *loop, uint64_t bytes)
 	p->pump.done = pool_pump;
 	list_init(&p->waiting);
 	p->slot_count = p->block_count < BUF_SLOTS_MAX ? p->block_count : BUF_SLOTS_MAX;
-	p->memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	p->memory = loop_buffer_map((uint64_t)p->block_count << FMT_BLOCK_SHIFT);
 	p->used = calloc(p->block_count / 64 + 1, sizeof(*p->used));
 	p->slot = calloc(p->slot_count, sizeof(*p->slot));
-	if (p->memory == MAP_FAILED || p->used == NULL || p->slot == NULL) {
+	if (p->memory == NULL || p->used == NULL || p->slot == NULL) {
 		buf_pool_close(p);
 		return -ENOMEM;
 	}
@@ -45,8 +44,8 @@ int buf_pool_open(struct buf_pool *p, struct loop *loop, uint64_t bytes)
 
 void buf_pool_close(struct buf_pool *p)
 {
-	if (p->memory != MAP_FAILED && p->memory != NULL)
-		munmap(p->memory, (uint64_t)p->block_count << FMT_BLOCK_SHIFT);
+	if (p->memory != NULL)
+		loop_buffer_unmap(p->memory, (uint64_t)p->block_count << FMT_BLOCK_SHIFT);
 	free(p->used);
 	free(p->slot);
 	memset(p, 0, sizeof(*p));

@@ -31,6 +31,7 @@ static void super_done(struct loop_op *io, int res);
 
 /* --- memory ---------------------------------------------------------------------------------------- */
 
+/* For lists: zero, and there only where touched. */
 static void *pages(uint64_t bytes)
 {
 	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -55,10 +56,10 @@ int drive_init(struct drive *d)
 	d->free_ring = calloc(d->segment_count, sizeof(*d->free_ring));
 	d->append = calloc(STORE_WRITES_MAX, sizeof(*d->append));
 	d->reading = calloc(STORE_READS_MAX, sizeof(*d->reading));
-	d->append_pages = pages((uint64_t)STORE_WRITES_MAX * FMT_BLOCK_BYTES);
-	d->footer_memory = pages(d->footer_bytes_max);
-	d->evict_memory = pages(d->footer_bytes_max);
-	d->super_memory = pages(FMT_BLOCK_BYTES);
+	d->append_pages = loop_buffer_map((uint64_t)STORE_WRITES_MAX * FMT_BLOCK_BYTES);
+	d->footer_memory = loop_buffer_map(d->footer_bytes_max);
+	d->evict_memory = loop_buffer_map(d->footer_bytes_max);
+	d->super_memory = loop_buffer_map(FMT_BLOCK_BYTES);
 	d->evict_entries = pages(entries * sizeof(struct fmt_entry));
 	if (d->segment == NULL || d->free_ring == NULL || d->append == NULL || d->reading == NULL ||
 	    d->append_pages == NULL || d->footer_memory == NULL || d->evict_memory == NULL ||
@@ -97,10 +98,10 @@ void drive_free(struct drive *d)
 
 	for (unsigned i = 0; i < STORE_LOGS; i++)
 		pages_free(d->log[i].entries, entries_bytes);
-	pages_free(d->append_pages, (uint64_t)STORE_WRITES_MAX * FMT_BLOCK_BYTES);
-	pages_free(d->footer_memory, d->footer_bytes_max);
-	pages_free(d->evict_memory, d->footer_bytes_max);
-	pages_free(d->super_memory, FMT_BLOCK_BYTES);
+	loop_buffer_unmap(d->append_pages, (uint64_t)STORE_WRITES_MAX * FMT_BLOCK_BYTES);
+	loop_buffer_unmap(d->footer_memory, d->footer_bytes_max);
+	loop_buffer_unmap(d->evict_memory, d->footer_bytes_max);
+	loop_buffer_unmap(d->super_memory, FMT_BLOCK_BYTES);
 	pages_free(d->evict_entries, entries_bytes);
 	free(d->segment);
 	free(d->free_ring);
