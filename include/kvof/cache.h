@@ -191,7 +191,8 @@ int kvof_cache_submit(struct kvof_cache *cache, enum kvof_op op, const struct kv
  * Return: 0; -EBUSY no memory; -ESHUTDOWN. */
 int kvof_cache_cancel(struct kvof_cache *cache, uint64_t batch);
 
-/* Readable while results wait. Owned by the cache; never read or closed by the caller.
+/* Readable while results wait (and now and then a moment too long: a drain then gives 0). Owned by
+ * the cache; never read or closed by the caller.
  * Return: the descriptor; -ESHUTDOWN. */
 int kvof_cache_fd(const struct kvof_cache *cache);
 

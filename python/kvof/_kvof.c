@@ -742,47 +742,62 @@ static PyObject *door_wait(PyObject *self, PyObject *args)
 	return list;
 }
 
-/* Waits until fd is readable, or for timeout_ms (-1: for ever). Return: 0; -1 with an exception. */
-static int fd_wait(struct door *door, int timeout_ms)
+static int64_t clock_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Waits for the descriptor, at most step_ms. Return: 0; -1 with an exception. */
+static int fd_wait(struct door *door, int64_t step_ms)
 {
 	struct pollfd p = {kvof_cache_fd(door->cache), POLLIN, 0};
-	int rc = -1;
 
 	door->inside++;
-	do {
-		Py_BEGIN_ALLOW_THREADS
-		/* in steps, so that close() of another thread is seen */
-		rc = poll(&p, 1, timeout_ms >= 0 && timeout_ms < 100 ? timeout_ms : 100);
-		Py_END_ALLOW_THREADS
-		if (PyErr_CheckSignals() != 0) {
-			rc = -1;
-			break;
-		}
-		if (timeout_ms > 0)
-			timeout_ms = timeout_ms > 100 ? timeout_ms - 100 : 0;
-	} while (rc <= 0 && timeout_ms != 0 && !door->closed);
+	Py_BEGIN_ALLOW_THREADS
+	poll(&p, 1, (int)step_ms);
+	Py_END_ALLOW_THREADS
 	door->inside--;
-	return PyErr_Occurred() != NULL ? -1 : 0;
+	return PyErr_CheckSignals();
+}
+
+/* Drains, and waits up to timeout_ms (-1: for ever) while there is nothing. Return: number of results;
+ * -1 with an exception. */
+static int drain_wait(struct door *door, struct kvof_result *results, int64_t timeout_ms)
+{
+	int64_t end_ms = clock_ms() + timeout_ms;
+
+	for (;;) {
+		struct kvof_cache *cache = door_cache(door);
+		int got = cache != NULL ? kvof_cache_drain(cache, results, DRAIN_MAX) : -1;
+		int64_t left_ms = timeout_ms < 0 ? 100 : end_ms - clock_ms();
+
+		if (cache == NULL)
+			return -1;
+		if (got < 0)
+			raise_errno(got, "");
+		if (got != 0 || timeout_ms == 0 || left_ms <= 0)
+			return got < 0 ? -1 : got;
+		/* in steps, so that close() of another thread is seen */
+		if (fd_wait(door, left_ms < 100 ? left_ms : 100) != 0)
+			return -1;
+	}
 }
 
 /* _drain(timeout_ms): results; an empty list when the time is up */
 static PyObject *door_drain(PyObject *self, PyObject *args)
 {
 	struct door *door = (struct door *)self;
-	struct kvof_cache *cache = door_cache(door);
 	struct kvof_result results[DRAIN_MAX];
 	int timeout_ms, got;
 
-	if (cache == NULL || !PyArg_ParseTuple(args, "i", &timeout_ms))
+	if (!PyArg_ParseTuple(args, "i", &timeout_ms))
 		return NULL;
-	got = kvof_cache_drain(cache, results, DRAIN_MAX);
-	if (got == 0 && timeout_ms != 0) {
-		if (fd_wait(door, timeout_ms) != 0 || door_cache(door) == NULL)
-			return NULL;
-		got = kvof_cache_drain(cache, results, DRAIN_MAX);
-	}
+	got = drain_wait(door, results, timeout_ms);
 	if (got < 0)
-		return raise_errno(got, "");
+		return NULL;
 	for (int i = 0; i < got; i++) {
 		if (results[i].busy != 0)
 			continue;

@@ -60,6 +60,7 @@ struct kvof_cache {
 	int open_res;
 	char open_why[256];
 	struct msg close_msg;
+	sem_t close_posted;                /* the closer does not touch the loop any more */
 	/* results */
 	int fd;
 	_Atomic uint32_t signaled;
@@ -231,6 +232,7 @@ static void *thread_main(void *arg)
 		return NULL;
 	}
 	loop_run(c->loop);
+	sem_wait_whole(&c->close_posted);
 	loop_close(&c->loop);
 	return NULL;
 }
@@ -257,6 +259,7 @@ static void cache_free(struct kvof_cache *c)
 	identity_free(&c->identity);
 	pthread_mutex_destroy(&c->drain_lock);
 	sem_destroy(&c->opened);
+	sem_destroy(&c->close_posted);
 	c->magic = 0;
 	free(c);
 }
@@ -275,6 +278,7 @@ static int cache_make(const struct kvof_cache_opts *opts, char why[256], struct 
 	atomic_store(&c->batch_next, 1);
 	pthread_mutex_init(&c->drain_lock, NULL);
 	sem_init(&c->opened, 0, 0);
+	sem_init(&c->close_posted, 0, 0);
 	c->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	rc = c->fd < 0 ? -ENOMEM : identity_make(opts, why, &c->identity);
 	if (rc != 0) {
@@ -291,6 +295,7 @@ static void thread_end(struct kvof_cache *c)
 	if (c->core != NULL) {
 		c->close_msg.run = close_run;
 		loop_post(c->loop, &c->close_msg);
+		sem_post(&c->close_posted);
 	}
 	pthread_join(c->thread, NULL);
 }

@@ -144,8 +144,14 @@ static void batch_touch(struct core *core, struct cache_batch *batch)
 
 	if (core->dram == NULL || batch->kind == KVOF_DELETE)
 		return;
-	for (uint32_t i = batch->count; i-- > 0;)
-		core->dram->ops->touch(core->dram, &batch->op[i].tier_op.id, until);
+	for (uint32_t i = 0; i < batch->count; i++) {
+#ifdef KVOF_PLANT_HEAD_EVICTED_FIRST
+		uint32_t at = i;
+#else
+		uint32_t at = batch->count - 1 - i;
+#endif
+		core->dram->ops->touch(core->dram, &batch->op[at].tier_op.id, until);
+	}
 }
 
 static void batch_check_over(struct core *core, struct cache_batch *batch)

@@ -14,7 +14,7 @@
  *   delete  FIRST  64 bytes of (0 of 1)  HEAD: delete it, now invisible  PARTS: delete
  *
  * Payload goes between the wire and the caller's memory; the footer has memory of its own. Where
- * the value is shorter than the room, the footer lies in the caller's buffer, and is read from there.
+ * the value is shorter than the room, its footer lies in the caller's buffer and is read from there.
  *
  * Invariants: flying counts parts between host_submit() and done; busy those whose buffers the host
  * still owns; an operation is done when nothing flies, and released when nothing is busy.
@@ -592,10 +592,17 @@ static bool save_over(struct tier_op *op)
 {
 	struct tier_run *run = &op->run;
 
+#ifdef KVOF_PLANT_HEAD_STORED_FIRST
+	if (run->worst == KVOF_OK && run->part_count > 1 && run->stage != TIER_PARTS) {
+		stage_go(op, run->stage == TIER_FIRST ? TIER_HEAD : TIER_PARTS);
+		return true;
+	}
+#else
 	if (run->worst == KVOF_OK && run->part_count > 1 && run->stage != TIER_HEAD) {
 		stage_go(op, run->stage == TIER_FIRST ? TIER_PARTS : TIER_HEAD);
 		return true;
 	}
+#endif
 	op->value_bytes = run->block_bytes;
 	if (run->worst == KVOF_OK)
 		know(op, run->block_bytes, run->cut_bytes, false);

@@ -43,6 +43,17 @@ PLANTS = {
     'host_length_believed': (
         'tests/unit/host_kv_test',
         'a_length_that_disagrees_with_the_bytes_that_came_is_a_protocol_error'),
+    'target_half_value': (
+        'tests/unit/target_ns_kv_test',
+        'a_host_that_leaves_in_the_middle_of_a_store_leaves_the_old_value_whole'),
+    'target_short_length': (
+        'tests/unit/target_ns_kv_test',
+        'a_retrieve_into_a_smaller_buffer_moves_what_fits'),
+    'target_name_told': (
+        'tests/unit/target_admin_test',
+        'a_forbidden_host_and_an_unknown_name_get_the_same_answer'),
+    'target_traffic_unheard': (
+        'tests/unit/target_admin_test', 'traffic_on_an_io_queue_keeps_a_host_alive'),
     'identity_not_compared': (
         'tests/unit/cache_core_test',
         'a_value_of_another_block_under_this_key_is_a_miss_with_reason_identity'),

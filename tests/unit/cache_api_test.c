@@ -83,7 +83,7 @@ static void take(struct kvof_cache *cache, struct kvof_result *out, uint32_t n)
 
 		expect_int(poll(&p, 1, 10000), 1);
 		rc = kvof_cache_drain(cache, out + got, n - got);
-		expect(rc > 0);
+		expect(rc >= 0);           /* 0: the descriptor may be early */
 		got += (uint32_t)rc;
 	}
 }
@@ -113,8 +113,8 @@ TEST(a_batch_is_submitted_polled_and_drained)
 		expect_int(r[i].reason, KVOF_OK);
 	}
 	expect_int(r[2].flags, KVOF_RESULT_LAST);
-	expect_int(poll(&p, 1, 0), 0);
 	expect_int(kvof_cache_drain(cache, r, 4), 0);
+	expect_int(poll(&p, 1, 0), 0);
 	for (uint32_t i = 0; i < 3; i++) {
 		iov[i].iov_base = back[i];
 		b[i] = block_of(cache, i, &iov[i]);
@@ -321,7 +321,7 @@ TEST(close_wakes_who_waits_and_no_byte_moves_afterwards)
 	kt_noise(data, sizeof(data));
 	sim_host.hook = hook_hang;
 	pthread_create(&thread, NULL, wait_for_ever, &c);
-	while (*(volatile unsigned *)&sim_host.flying == 0)
+	while (atomic_load(&sim_host.flying) == 0)
 		sched_yield();
 	kvof_cache_close(&cache);
 	pthread_join(thread, NULL);
@@ -393,9 +393,14 @@ TEST(in_a_forked_child_every_call_answers_eshutdown_and_the_parent_goes_on)
 
 TEST(a_child_may_open_a_cache_of_its_own)
 {
-	struct kvof_cache *cache = begin_dram();
+	struct kvof_cache *cache;
 	int status = -1;
 	pid_t pid;
+
+#ifdef __SANITIZE_THREAD__
+	skip_because("the thread sanitizer ends a forked child that starts a thread");
+#endif
+	cache = begin_dram();
 
 	fflush(stdout);
 	pid = fork();

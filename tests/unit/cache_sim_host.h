@@ -48,7 +48,8 @@ struct sim_host {
 	unsigned log_count;
 	enum host_op_kind log_kind[SIM_HOST_LOG];
 	struct kv_key log_key[SIM_HOST_LOG];
-	unsigned flying, flying_max, canceled;
+	_Atomic unsigned flying;           /* other threads may look */
+	unsigned flying_max, canceled;
 	/* its own */
 	struct loop *loop;
 	const struct host_events *events;
