@@ -344,6 +344,13 @@ class Judge:
                   r"^traddr: +127.0.0.1$", r"^trtype: +tcp$", r"^subtype: +nvme subsystem$",
                   r"^adrfam: +ipv4$")
 
+        self.step("a discovery controller that stays lists it again", f"""
+            set -e
+            nvme discover -t tcp -a {HOST} -s {array.port} --persistent -k 5 >/dev/null
+            cat /sys/class/nvme/nvme*/cntrltype /sys/class/nvme/nvme*/state
+            nvme discover -d nvme0 -t tcp -a {HOST} -s {array.port}
+            nvme disconnect -d nvme0""", rf"^subnqn: +{re.escape(NQN)}$", "^discovery$", "^live$")
+
     def described(self, ns):
         ctrl = self.step("nvme id-ctrl names the subsystem", "nvme id-ctrl /dev/nvme0",
                          rf"^subnqn +: {re.escape(NQN)}$", r"^mdts +: \d+$", r"^cntrltype +: 1$",
@@ -384,6 +391,12 @@ class Judge:
         self.step("nvme fw-log", "nvme get-log /dev/nvme0 -i 3 -l 512", r"^0000:")
         self.refused("nvme get-log of an unknown page is refused",
                      "nvme get-log /dev/nvme0 -i 0xb7 -l 512", INVALID_LOG_PAGE)
+        output = self.step("nvme get-property reads the controller's properties",
+                           "for o in 0 8 0x14 0x1c; do nvme get-property /dev/nvme0 -o $o; done",
+                           r"\(Version\), value: [12]0\d\d\d$", r"Status\), value: 1$")
+        values = [int(v, 16) for v in re.findall(r"value: ([0-9a-f]+)$", output, re.M)] + [0] * 4
+        self.tap.check("CAP offers all command sets, and the kernel host enabled them",
+                       values[0] >> 43 & 1 and values[2] & 0x71 == 0x61, output)
         self.step("nvme get-feature of the number of queues", "nvme get-feature /dev/nvme0 -f 7",
                   r"Current value: ?(0x)?0*[0-9a-f]")
         self.refused("an unknown admin command is refused",
@@ -630,6 +643,19 @@ class Judge:
         self.disconnect(name)
         self.healthy(name, array)
 
+    def variants(self, array):
+        """Connections of other shapes, and a burst of commands over each."""
+        for name, flags in (("header digest", "-g"), ("data digest", "-G"),
+                            ("one queue of 16", "--nr-io-queues=1 --queue-size=16")):
+            ns = self.connect(name, array, flags)
+            if ns is None:
+                continue
+            why = ns.round_trip(b"variant\0", 5001, copies=64, ring=64) or ns.round_trip(
+                b"variant\0", 100001, copies=8, ring=8)
+            self.tap.check(f"{name}: 64 values of 5001 bytes and 8 of 100001 at once", not why, why)
+            self.quiet(name)
+            self.disconnect(name)
+
     def reset(self, name, ns):
         ns.noise("/tmp/in", 5001)
         ns.kv("store", b"over reset", size=5001, file="/tmp/in")
@@ -769,13 +795,7 @@ class Judge:
             self.discovery(array)
             self.round("no digests", array, "", True)
             self.round("digests", array, "-g -G", False)
-            for name, flags in (("header digest", "-g"), ("data digest", "-G")):
-                if ns := self.connect(name, array, flags):
-                    why = ns.round_trip(b"one digest", 5001) or ns.round_trip(b"one digest", 100001)
-                    self.tap.check(f"{name}: values of 5001 and 100001 bytes come back",
-                                   not why, why)
-                    self.quiet(name)
-                    self.disconnect(name)
+            self.variants(array)
             array = self.restart(array, options)
             self.silence(array)
         finally:
