@@ -9,6 +9,11 @@
 #include <openssl/evp.h>
 #include <stdlib.h>
 #include <xxhash.h>
+#ifdef __x86_64__
+/* Debian's library is compiled for SSE2; this picks AVX2 or AVX-512 at run time. A MiB from memory:
+ * 20 instead of 5 GB/s on an EPYC with AVX-512. */
+#include <xxh_x86dispatch.h>
+#endif
 
 #include "base/bytes.h"
 #include "base/must.h"
