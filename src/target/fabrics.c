@@ -86,7 +86,11 @@ static nv_status connect_judge(struct queue *q, const struct nv_sqe *sqe, uint64
 	}
 	s = subsys_find(t, connect.subnqn);
 	if (s == NULL || !subsys_allows(s, connect.hostnqn)) {
+#ifdef KVOF_PLANT_TARGET_NAME_TOLD
+		if (s == NULL)
+#else
 		if (!subsys_hides_from(t, connect.hostnqn))
+#endif
 			return refused(result, DATA(subnqn));
 		t->counts.hosts_refused++;
 		log_warn("host %s from %s: not on the list (--allow-host)", connect.hostnqn,

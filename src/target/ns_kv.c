@@ -85,6 +85,12 @@ static void kv_pulled(struct wire_cmd *cmd, int res)
 	must(req->state == REQ_PULL);
 	if (res == 0)
 		req_pull_came(req);
+#ifdef KVOF_PLANT_TARGET_HALF_VALUE
+	if (q->state == QUEUE_DEAD || res != 0) {
+		kv_put(req);
+		return;
+	}
+#endif
 	if (q->state == QUEUE_DEAD)
 		req_end(req);
 	else if (res == -EBADMSG) {
@@ -128,7 +134,11 @@ static void kv_got(struct store_op *op, int res)
 		must(req->buf != NULL && req->buf->payload_bytes >= moves);
 		counts(req)->bytes_out += moves;
 		req_push(req, req->buf->piece, req->buf->piece_count, moves);
+#ifdef KVOF_PLANT_TARGET_SHORT_LENGTH
+		req_answer(req, NV_OK, moves);
+#else
 		req_answer(req, NV_OK, op->value_bytes);
+#endif
 	} else {
 		kv_end(req, nv_status_from_errno(res), res == 0 ? op->value_bytes : 0);
 	}

@@ -417,7 +417,10 @@ static void queue_command(void *conn_arg, struct wire_cmd *cmd)
 	q->busy++;
 	q->target->counts.busy++;
 	q->ctrl->io_busy += q->qid != 0;
-	ctrl_heard(q->ctrl);
+#ifdef KVOF_PLANT_TARGET_TRAFFIC_UNHEARD
+	if (cmd->sqe.opcode == NV_ADMIN_KEEP_ALIVE)
+#endif
+		ctrl_heard(q->ctrl);
 	if (q->state == QUEUE_LEAVING)
 		req_go(req, REQ_HELD);
 	else
