@@ -763,8 +763,8 @@ static int fd_wait(struct door *door, int64_t step_ms)
 	return PyErr_CheckSignals();
 }
 
-/* Drains, and waits up to timeout_ms (-1: for ever) while there is nothing. Return: number of results;
- * -1 with an exception. */
+/* Drains, and waits up to timeout_ms (-1: for ever) while there is nothing. Return: number of
+ * results; -1 with an exception. */
 static int drain_wait(struct door *door, struct kvof_result *results, int64_t timeout_ms)
 {
 	int64_t end_ms = clock_ms() + timeout_ms;

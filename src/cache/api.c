@@ -529,14 +529,26 @@ static uint64_t api_clock_ns(void)
 	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
+/* Memory for the questions of one batch. */
 struct questions {
-	struct kvof_block block[API_QUESTIONS_MAX];
-	struct kvof_result result[API_QUESTIONS_MAX];
+	struct kvof_block *block;
+	struct kvof_result *result;
+	uint32_t count;
 };
 
-/* How many leading ones of n <= API_QUESTIONS_MAX are there. */
+static int questions_make(struct questions *q, uint32_t n_ids)
+{
+	q->count = (uint32_t)bytes_min(n_ids, API_QUESTIONS_MAX);
+	q->block = calloc(q->count, sizeof(*q->block) + sizeof(*q->result));
+	if (q->block == NULL)
+		return -EBUSY;
+	q->result = (struct kvof_result *)(void *)(q->block + q->count);
+	return 0;
+}
+
+/* How many leading ones of n <= q->count are there. */
 static int match_some(struct kvof_cache *c, const struct kvof_id *ids, uint32_t n,
-		      uint64_t deadline_ns, struct questions *q, uint32_t *n_match)
+		      uint64_t deadline_ns, const struct questions *q, uint32_t *n_match)
 {
 	struct order order = {.op = KVOF_EXISTS_OP, .deadline_ns = deadline_ns, .question = true};
 	int rc = enter(c);
@@ -544,20 +556,38 @@ static int match_some(struct kvof_cache *c, const struct kvof_id *ids, uint32_t 
 	if (rc != 0)
 		return rc;
 	for (uint32_t i = 0; i < n; i++)
-		q->block[i] = (struct kvof_block){.id = ids[i]};
+		q->block[i].id = ids[i];
 	rc = batch_wait(c, &order, q->block, n, q->result);
 	*n_match = rc == 0 ? prefix_leading(q->result, n) : 0;
+	return rc;
+}
+
+static int match_all(struct kvof_cache *c, const struct kvof_id *ids, uint32_t n_ids,
+		     uint64_t end_ns, uint32_t *n_match)
+{
+	uint32_t found = 0, step, got = 0;
+	struct questions q;
+	int rc = questions_make(&q, n_ids);
+
+	if (rc != 0)
+		return rc;
+	do {
+		uint64_t now = api_clock_ns();
+
+		step = (uint32_t)bytes_min(n_ids - found, q.count);
+		if (step == 0 || now >= end_ns)
+			break;
+		rc = match_some(c, ids + found, step, end_ns - now, &q, &got);
+		found += got;
+	} while (rc == 0 && got == step);
+	free(q.block);
+	*n_match = found;
 	return rc;
 }
 
 int kvof_cache_match(struct kvof_cache *c, const struct kvof_id *ids, uint32_t n_ids,
 		     uint64_t deadline_ns, uint32_t *n_match)
 {
-	uint32_t found = 0, step, got = 0;
-	struct questions *q;
-	uint64_t end;
-	int rc = 0;
-
 	if (n_match == NULL || (ids == NULL && n_ids > 0))
 		return -EINVAL;
 	*n_match = 0;
@@ -565,24 +595,11 @@ int kvof_cache_match(struct kvof_cache *c, const struct kvof_id *ids, uint32_t n
 		return -EINVAL;
 	if (!api_is_here(c))
 		return -ESHUTDOWN;
+	if (n_ids == 0)
+		return 0;
 	if (deadline_ns == 0)
 		deadline_ns = c->opts.deadline_ns != 0 ? c->opts.deadline_ns : 2 * NS_PER_S;
-	end = api_clock_ns() + deadline_ns;
-	q = n_ids > 0 ? malloc(sizeof(*q)) : NULL;
-	if (n_ids > 0 && q == NULL)
-		return -EBUSY;
-	do {
-		uint64_t now = api_clock_ns();
-
-		step = (uint32_t)bytes_min(n_ids - found, API_QUESTIONS_MAX);
-		if (step == 0 || now >= end)
-			break;
-		rc = match_some(c, ids + found, step, end - now, q, &got);
-		found += got;
-	} while (rc == 0 && got == step);
-	free(q);
-	*n_match = found;
-	return rc;
+	return match_all(c, ids, n_ids, api_clock_ns() + deadline_ns, n_match);
 }
 
 /* --- results ---------------------------------------------------------------------------------- */

@@ -14,7 +14,7 @@
  *   delete  FIRST  64 bytes of (0 of 1)  HEAD: delete it, now invisible  PARTS: delete
  *
  * Payload goes between the wire and the caller's memory; the footer has memory of its own. Where
- * the value is shorter than the room, its footer lies in the caller's buffer and is read from there.
+ * the value is shorter than the room, its footer lies in the caller's buffer, and is read there.
  *
  * Invariants: flying counts parts between host_submit() and done; busy those whose buffers the host
  * still owns; an operation is done when nothing flies, and released when nothing is busy.

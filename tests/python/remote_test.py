@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """kvof.Cache over a real array: `kvof serve` on loopback."""
 
+import errno
 import os
+import threading
 import time
 import unittest
 
@@ -122,6 +124,57 @@ class Remote(unittest.TestCase):
         d = self.cache(dram_bytes=1 << 20)
         self.assertEqual([d.read(keys, [room])[0].tier for _ in range(2)], ["remote", "dram"])
         self.assertEqual(d.stats()["promoted"], 1)
+
+    def test_threads_share_an_array_and_a_forked_child_disturbs_nobody(self):
+        c = self.cache()
+        wrong = []
+
+        def work(first):
+            for i in range(25):
+                key = c.key_of(f"{first}-{i}".encode())
+                value = os.urandom(1 + i * 7919)
+                room = bytearray(len(value))
+                if not (c.write([key], [value])[0].ok and c.read([key], [room])[0].ok and
+                        room == value and c.match([key]) == 1 and c.exists([key]) == [True]):
+                    wrong.append((first, i))
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for t in threads:
+            t.start()
+        for _ in range(3):
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    c.match([b"x" * 32])
+                except OSError as e:
+                    c.close()
+                    os._exit(0 if e.errno == errno.ESHUTDOWN else 1)
+                os._exit(2)
+            self.assertEqual(os.waitpid(pid, 0)[1], 0)
+        for t in threads:
+            t.join()
+        self.assertEqual(wrong, [])
+
+    def test_a_canceled_batch_is_over_soon_and_its_buffers_rest(self):
+        c = self.cache()
+        keys = c.keys(range(80))
+        values = [os.urandom(300000) for _ in keys]
+        c.write(keys, values)
+        rooms = [bytearray(300000) for _ in keys]
+        batch = c.read_async(keys, rooms)
+        c.cancel(batch)
+        results, busy = [], 0
+        while len(results) < len(keys) or busy > 0:
+            for r in c.drain(None):
+                if not r.released:
+                    results.append(r)
+                busy += r.busy - r.released
+        self.assertLessEqual({r.reason for r in results}, {"ok", "canceled"})
+        before = [bytes(r) for r in rooms]
+        c.drain(0.3)
+        self.assertEqual(before, [bytes(r) for r in rooms])
+        self.assertTrue(all(rooms[r.index] == values[r.index] for r in results if r.ok))
+        self.assertEqual({r.reason for r in c.read(keys, rooms)}, {"ok"})
 
     def test_parts_larger_than_the_namespace_takes_are_refused(self):
         with self.assertRaises(Refused) as e:
