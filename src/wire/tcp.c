@@ -225,6 +225,11 @@ void tcp_adopt(struct tcp *t, struct sock *sock, uint64_t deadline_ns)
 	tcp_kick(t);                  /* begins to receive, from the loop */
 }
 
+void tcp_rx_widen(struct tcp *t)
+{
+	t->rx.buf_wanted = TCP_RX_BUSY_BYTES;
+}
+
 int tcp_open(struct tcp *t)
 {
 	uint8_t *buf = malloc(TCP_RX_BYTES);
@@ -238,7 +243,7 @@ int tcp_open(struct tcp *t)
 	t->rx.to -= t->rx.from;
 	t->rx.from = 0;
 	t->rx.buf = buf;
-	t->rx.buf_bytes = TCP_RX_BYTES;
+	t->rx.buf_bytes = t->rx.buf_wanted = TCP_RX_BYTES;
 	loop_timer_cancel(t->conn.loop, &t->timer);
 	t->rules.connected = true;
 	tcp_go(t, TCP_OPEN);
@@ -498,6 +503,27 @@ static uint32_t rx_have(const struct tcp_rx *rx)
 	return rx->to - rx->from;
 }
 
+/* Bytes of a direct receive: data first, then what follows it, in the buffer. */
+static void rx_landed(struct tcp *t, uint32_t bytes)
+{
+	struct tcp_rx *rx = &t->rx;
+	uint32_t data = (uint32_t)bytes_min(bytes, rx->direct_bytes), left = data;
+
+	must(rx->state == RX_DATA && data <= rx->into_bytes && rx->from == rx->to);
+	rx->from = 0;
+	rx->to = bytes - data;
+	must(rx->to <= rx->buf_bytes);
+	for (unsigned i = 0; left > 0 && rx->shape.data_digest_bytes > 0; i++) {
+		uint32_t piece = (uint32_t)bytes_min(left, rx->iov[i].iov_len);
+
+		rx->crc = crc32c_more(rx->crc, rx->iov[i].iov_base, piece);
+		left -= piece;
+	}
+	iov_at_skip(&rx->into, data);
+	rx->into_bytes -= data;
+	rx->left -= data;
+}
+
 static void rx_done(struct loop_op *op, int res)
 {
 	struct tcp *t = container_of(op, struct tcp, rx.io.op);
@@ -505,23 +531,15 @@ static void rx_done(struct loop_op *op, int res)
 
 	rx->flying = false;
 	tcp_op_back(t);
-	if (res <= 0 || (rx->direct && (uint64_t)res < rx->io.bytes))
+	if (res <= 0 || (rx->io.all && (uint64_t)res < rx->io.bytes))
 		tcp_end(t, -ECONNRESET);
 	if (tcp_is_over(t))
 		return;
 	WIRE_COUNT(bytes_in, (uint64_t)res);
-	if (rx->direct) {
-		must(rx->state == RX_DATA && (uint64_t)res == rx->io.bytes);
-		if (rx->shape.data_digest_bytes > 0)
-			for (unsigned i = 0; i < rx->io.iov_count; i++)
-				rx->crc = crc32c_more(rx->crc, rx->iov[i].iov_base,
-						      rx->iov[i].iov_len);
-		iov_at_skip(&rx->into, (size_t)res);
-		rx->into_bytes -= (uint32_t)res;
-		rx->left -= (uint32_t)res;
-	} else {
+	if (rx->direct)
+		rx_landed(t, (uint32_t)res);
+	else
 		rx->to += (uint32_t)res;
-	}
 	if (rx->drop)
 		tcp_rx_drop(t);
 	rx_run(t);
@@ -541,12 +559,30 @@ static void rx_receive(struct tcp *t, struct sock_io io, bool direct)
 	sock_recv(t->sock, &rx->io);
 }
 
+/* Where memory is short the smaller buffer does. */
+static void rx_grow(struct tcp_rx *rx)
+{
+	uint8_t *buf = malloc(rx->buf_wanted);
+
+	must(!rx->flying && rx->buf != rx->first);
+	if (buf == NULL) {
+		rx->buf_wanted = rx->buf_bytes;
+		return;
+	}
+	memcpy(buf, rx->buf, rx->to);
+	free(rx->buf);
+	rx->buf = buf;
+	rx->buf_bytes = rx->buf_wanted;
+}
+
 /* More bytes into the buffer, behind those that are there. */
 static void rx_more(struct tcp *t)
 {
 	struct tcp_rx *rx = &t->rx;
 	uint32_t have = rx_have(rx);
 
+	if (rx->buf_wanted > rx->buf_bytes)
+		rx_grow(rx);
 	if (rx->from > 0) {
 		memmove(rx->buf, rx->buf + rx->from, have);
 		rx->from = 0;
@@ -574,6 +610,14 @@ static void rx_direct(struct tcp *t)
 		rx->iov[n++] = (struct iovec){base, piece};
 		iov_at_skip(&at, piece);
 		bytes += piece;
+	}
+	rx->direct_bytes = (uint32_t)bytes;
+	if (bytes == rx->left && bytes <= TCP_RX_TAIL_BYTES) {
+		must(rx_have(rx) == 0);
+		rx->iov[n++] = (struct iovec){rx->buf, rx->buf_bytes};
+		rx_receive(t, (struct sock_io){.iov_count = n, .bytes = bytes + rx->buf_bytes},
+			   true);
+		return;
 	}
 	rx_receive(t, (struct sock_io){.iov_count = n, .bytes = bytes, .all = true}, true);
 }

@@ -12,7 +12,9 @@
 #include "wire/impl.h"
 
 #define TCP_RX_FIRST_BYTES 144         /* holds ICReq; a silent connection costs no more */
-#define TCP_RX_BYTES 4096              /* once connected: headers, and small data that follows */
+#define TCP_RX_BYTES 4096              /* once shaken hands: headers, small data that follows */
+#define TCP_RX_BUSY_BYTES 16384        /* once I/O is expected: several small PDUs a receive */
+#define TCP_RX_TAIL_BYTES (64 * KiB)   /* up to here a direct receive reads on into the buffer */
 #define TCP_STEP_BYTES (1 * MiB)       /* most data of one receive or send: progress is seen */
 #define TCP_RX_IOV 16
 #define TCP_TX_IOV 32
@@ -51,6 +53,7 @@ struct tcp_rx {
 	uint8_t first[TCP_RX_FIRST_BYTES];
 	uint8_t *buf;                  /* first, or TCP_RX_BYTES of the heap */
 	uint32_t buf_bytes, from, to;  /* unread bytes are buf[from .. to) */
+	uint32_t buf_wanted;           /* it grows to this when it is free to */
 	enum rx_state state;
 	bool running;                  /* rx_run() is on the stack */
 	bool held;                     /* the end has said: not on, until tcp_rx_go() */
@@ -63,8 +66,9 @@ struct tcp_rx {
 	bool digest_bad;               /* of the data that has just ended */
 	bool flying, direct;           /* a receive is in flight; it goes to `into` */
 	bool drop;                     /* after it, the rest of the data is dropped */
+	uint32_t direct_bytes;         /* of it; what follows goes to the buffer */
 	struct sock_io io;
-	struct iovec iov[TCP_RX_IOV];
+	struct iovec iov[TCP_RX_IOV + 1];
 };
 
 struct tcp_tx {
@@ -130,6 +134,8 @@ void tcp_go(struct tcp *t, enum tcp_state to);
 void tcp_rx_into(struct tcp *t, const struct iov_at *into, uint32_t bytes, uint32_t skip);
 /* What is left of the data in hand is dropped; a direct receive ends first, then kicked(). */
 void tcp_rx_drop(struct tcp *t);
+/* From now on small PDUs are expected in numbers: the buffer grows with the next receive. */
+void tcp_rx_widen(struct tcp *t);
 /* Goes on after a hold, or after header() answered false. */
 void tcp_rx_go(struct tcp *t);
 /* True when a receive is in flight that writes into caller's memory. */

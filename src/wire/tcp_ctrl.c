@@ -160,6 +160,8 @@ int tcp_ctrl_depth_set(struct wire_conn *conn, uint16_t depth)
 		}
 		ctrl->slot_count = depth;
 	}
+	if (ctrl->accepted)           /* the owner sets it when it has accepted Connect */
+		tcp_rx_widen(&ctrl->t);
 	ctrl->depth = depth;
 	LIST_FOR_EACH_SAFE(link, &ctrl->idle)
 		if (container_of(link, struct ctrl_cmd, idle)->pub.slot >= depth)

@@ -312,8 +312,10 @@ static void host_greeted(struct tcp_host *h, const struct nv_pdu_icresp *icresp)
 	t->rules.header_digest = icresp->digest & 1;
 	t->rules.data_digest = icresp->digest & 2;
 	h->h2c_bytes_max = le32_get(icresp->maxh2cdata);
-	if (tcp_open(t) == 0)
-		h->events->connected(t->conn.arg, &t->conn);
+	if (tcp_open(t) != 0)
+		return;
+	tcp_rx_widen(t);
+	h->events->connected(t->conn.arg, &t->conn);
 }
 
 /* The controller is done with a command. May give the request back at once. */

@@ -93,6 +93,7 @@ static void accepted(void *arg, struct wire_conn *conn)
 {
 	(void)arg;
 	b.ctrl_conn = conn;
+	must(wire_depth_set(conn, (uint16_t)b.depth) == 0);
 }
 
 static void ctrl_closed(void *arg, int why)
