@@ -137,6 +137,8 @@ struct cmd_link {
 	int why;
 };
 
+/* 0, or CMD_USAGE and the line: text is no target. */
+int cmd_target_check(const char *command, const char *text);
 /* Connects and waits until the namespace is usable. Return: 0; else the exit code, the line is
  * said. */
 int cmd_link_open(const char *command, const char *target, const struct cmd_common *common,

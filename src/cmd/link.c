@@ -41,6 +41,17 @@ void cmd_link_close(struct cmd_link *link)
 		loop_close(&link->loop);
 }
 
+int cmd_target_check(const char *command, const char *text)
+{
+	struct host_opts o = {0};
+	char why[256];
+
+	if (host_target_parse(text, &o, why) == 0)
+		return 0;
+	cmd_error(command, "%s", why);
+	return CMD_USAGE;
+}
+
 static int link_opts(struct cmd_link *link, struct host_opts *o)
 {
 	const struct cmd_common *c = &link->common;
@@ -52,6 +63,9 @@ static int link_opts(struct cmd_link *link, struct host_opts *o)
 		.header_digest = c->header_digest,
 		.data_digest = c->data_digest,
 		.connect_ns = c->connect_ns,
+		/* A pipe may keep this thread from the loop for long; the connection goes with
+		 * it. */
+		.keep_alive_ns = 3600 * NS_PER_S,
 		.once = true,
 	};
 	if (host_target_parse(link->target, o, why) < 0) {
@@ -123,15 +137,20 @@ static void link_op_released(struct host_op *op)
 	container_of(op, struct link_op, op)->released = true;
 }
 
+static uint64_t link_timeout_ns(const struct cmd_link *link)
+{
+	return link->common.timeout_ns != 0 ? link->common.timeout_ns : 30 * NS_PER_S;
+}
+
 int cmd_link_op(struct cmd_link *link, struct host_op *op)
 {
 	struct link_op l = {.op = *op};
-	uint64_t timeout_ns = link->common.timeout_ns != 0 ? link->common.timeout_ns :
-							     30 * NS_PER_S;
 
 	l.op.done = link_op_done;
 	l.op.released = link_op_released;
-	l.op.deadline_ns = loop_now_ns(link->loop) + timeout_ns;
+	/* its clock may be old: output may have waited for a reader */
+	loop_turn(link->loop, 0);
+	l.op.deadline_ns = loop_now_ns(link->loop) + link_timeout_ns(link);
 	host_submit(link->host, &l.op);
 	while (!l.done || !l.released)
 		loop_turn(link->loop, LINK_TURN_NS);
@@ -168,6 +187,8 @@ int cmd_link_admin(struct cmd_link *link, struct host_admin *admin)
 {
 	link_admin_now = (struct link_admin){.admin = admin};
 	admin->done = link_admin_done;
+	loop_turn(link->loop, 0);
+	admin->deadline_ns = loop_now_ns(link->loop) + link_timeout_ns(link);
 	host_admin(link->host, admin);
 	while (!link_admin_now.done)
 		loop_turn(link->loop, LINK_TURN_NS);

@@ -60,6 +60,7 @@ static void ls_lengths(struct ls *ls)
 {
 	uint64_t timeout_ns = ls->common.timeout_ns != 0 ? ls->common.timeout_ns : 30 * NS_PER_S;
 
+	loop_turn(ls->link.loop, 0);   /* its clock may be old: output may have waited */
 	ls->left = ls->keys;
 	for (unsigned i = 0; i < ls->keys; i++) {
 		struct ls_key *k = &ls->key[i];

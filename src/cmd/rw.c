@@ -6,6 +6,8 @@
 
 #include "cmd/cmd.h"
 
+#define VALUE_BYTES_LIMIT (64 * MiB)   /* the most that any namespace can have */
+
 /* What all four begin with: the arguments, the key, a connection. -1: go on. */
 struct rw {
 	struct cmd_link link;
@@ -14,7 +16,18 @@ struct rw {
 	const char *arg[3];
 	unsigned args;
 	bool if_absent, if_present;
+	bool reads;                    /* it begins with a value from FILE or standard input */
+	struct cmd_value value;
 };
+
+/* A value is read before there is a connection: standard input may take its time. */
+static int rw_value_read(struct rw *rw)
+{
+	if (!rw->reads)
+		return CMD_DONE;
+	return cmd_value_read("put", rw->args > 2 ? rw->arg[2] : NULL, VALUE_BYTES_LIMIT,
+			      &rw->value);
+}
 
 static int rw_begin(struct rw *rw, struct cmd_usage *u, const struct cmd_opt *opts, int argc,
 		    char **argv)
@@ -37,8 +50,15 @@ static int rw_begin(struct rw *rw, struct cmd_usage *u, const struct cmd_opt *op
 		cmd_error(u->name, "%s", why);
 		return CMD_USAGE;
 	}
-	rc = cmd_link_open(u->name, rw->arg[0], &rw->common, &rw->link);
-	return rc == 0 ? -1 : rc;
+	rc = cmd_target_check(u->name, rw->arg[0]);
+	if (rc == 0)
+		rc = rw_value_read(rw);
+	if (rc == 0)
+		rc = cmd_link_open(u->name, rw->arg[0], &rw->common, &rw->link);
+	if (rc == 0)
+		return -1;
+	free(rw->value.at);
+	return rc;
 }
 
 static json_t *rw_json(const struct kv_key *key, const char *what, bool is, uint64_t value_bytes)
@@ -54,41 +74,39 @@ static json_t *rw_json(const struct kv_key *key, const char *what, bool is, uint
 
 static int put_run(struct rw *rw)
 {
-	struct cmd_link *link = &rw->link;
-	struct cmd_value value;
-	struct iovec iov;
+	uint32_t most = host_ns(rw->link.host)->value_bytes_max;
+	struct iovec iov = {rw->value.at, rw->value.bytes};
 	int rc, code;
 
-	code = cmd_value_read("put", rw->args > 2 ? rw->arg[2] : NULL,
-			      host_ns(link->host)->value_bytes_max, &value);
-	if (code != CMD_DONE)
-		return code;
-	iov = (struct iovec){value.at, value.bytes};
-	rc = cmd_link_op(link, &(struct host_op){
+	if (rw->value.bytes > most) {
+		cmd_error("put", "%s: %zu bytes; the longest value of this namespace has %u",
+			  rw->arg[1], rw->value.bytes, most);
+		return CMD_FAILED;
+	}
+	rc = cmd_link_op(&rw->link, &(struct host_op){
 		.kind = HOST_STORE,
 		.key = rw->key,
 		.if_absent = rw->if_absent,
 		.if_present = rw->if_present,
 		.iov = &iov,
 		.iov_count = 1,
-		.bytes = (uint32_t)value.bytes,
+		.bytes = (uint32_t)rw->value.bytes,
 	});
-	free(value.at);
 	if (rc == -ENOENT && rw->if_present) {
 		cmd_error("put", "%s: no such key, nothing was stored", rw->arg[1]);
 		code = CMD_REFUSED;
 	} else {
-		code = cmd_link_result(link, rw->arg[1], rc);
+		code = cmd_link_result(&rw->link, rw->arg[1], rc);
 	}
 	if (rw->common.json && (code == CMD_DONE || code == CMD_REFUSED))
-		return cmd_json_print("put", rw_json(&rw->key, "stored", rc == 0, value.bytes),
-				      code);
+		return cmd_json_print("put", rw_json(&rw->key, "stored", rc == 0,
+						     rw->value.bytes), code);
 	return code;
 }
 
 int cmd_put(int argc, char **argv)
 {
-	struct rw rw = {0};
+	struct rw rw = {.reads = true};
 	const struct cmd_opt opts[] = {
 		{"if-absent", CMD_FLAG, &rw.if_absent, NULL,
 		 "only if there is no such key (else exit 4)"},
@@ -106,6 +124,7 @@ int cmd_put(int argc, char **argv)
 	if (rc >= 0)
 		return rc;
 	rc = put_run(&rw);
+	free(rw.value.at);
 	cmd_link_close(&rw.link);
 	return rc;
 }

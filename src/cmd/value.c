@@ -125,8 +125,8 @@ int cmd_value_read(const char *command, const char *path, uint64_t bytes_max,
 	if (err != 0)
 		cmd_error(command, "%s: %s; nothing was stored", name, strerror(err));
 	else
-		cmd_error(command, "%s: more than %llu bytes, the longest value of this namespace",
-			  name, (unsigned long long)bytes_max);
+		cmd_error(command, "%s: more than %llu bytes, the longest value there can be", name,
+			  (unsigned long long)bytes_max);
 	free(out->at);
 	*out = (struct cmd_value){0};
 	return CMD_FAILED;

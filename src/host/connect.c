@@ -25,6 +25,7 @@
 
 #define READY_POLL_NS (5 * NS_PER_MS)
 #define ADMIN_ENTRIES 32
+#define ADMIN_LATE_NS (10 * NS_PER_S)
 #define CID_ATTACH 0
 #define CID_KEEP_ALIVE 1
 #define CID_USER 2
@@ -99,6 +100,7 @@ void assoc_fail(struct assoc *a, int why, const char *format, ...)
 	assoc_go(a, STEP_DEAD);
 	loop_timer_cancel(a->loop, &a->late);
 	loop_timer_cancel(a->loop, &a->poll);
+	loop_timer_cancel(a->loop, &a->user_late);
 	loop_soon(a->loop, &a->bury, 0);
 }
 
@@ -627,10 +629,20 @@ static void admin_done(struct wire_req *req, int res)
 	struct host_admin *admin = a->user_admin;
 
 	a->user_admin = NULL;
+	loop_timer_cancel(a->loop, &a->user_late);
 	admin->cqe = req->cqe;
 	admin->moved_bytes = req->in_bytes_got;
 	assoc_returned(a);
 	admin->done(admin, res);
+}
+
+/* An admin command can't be withdrawn for good: what it would write to is the caller's. */
+static void admin_late(struct loop_timer *t)
+{
+	struct assoc *a = container_of(t, struct assoc, user_late);
+
+	assoc_fail(a, -ETIMEDOUT, "%s port %u: no answer to an admin command (opcode %02xh)",
+		   a->opts.addr.host, a->opts.addr.port, a->user.sqe.opcode);
 }
 
 void assoc_admin(struct assoc *a, struct host_admin *admin)
@@ -645,6 +657,8 @@ void assoc_admin(struct assoc *a, struct host_admin *admin)
 		a->user.in_bytes = admin->bytes;
 	}
 	a->out++;
+	loop_timer_set(a->loop, &a->user_late, admin->deadline_ns != 0 ? admin->deadline_ns :
+		       loop_now_ns(a->loop) + ADMIN_LATE_NS);
 	wire_submit(a->admin, &a->user);
 }
 
@@ -699,6 +713,7 @@ int assoc_open(struct loop *loop, const struct assoc_opts *opts, const struct as
 	a->gone.done = assoc_gone_done;
 	loop_timer_init(&a->late, assoc_late);
 	loop_timer_init(&a->poll, ready_poll);
+	loop_timer_init(&a->user_late, admin_late);
 	assoc_wire_opts(a, ADMIN_ENTRIES, &wopts);
 	rc = wire_connect(loop, &opts->addr, &wopts, &admin_events, a, &a->admin);
 	if (rc < 0) {

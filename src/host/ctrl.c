@@ -7,8 +7,8 @@
  *	any -> CLOSED
  *
  * The back-off doubles from reconnect_min to reconnect_max with jitter (half to whole), and starts
- * anew after an association that answered a command or stayed up longer than reconnect_max: an array
- * that was restarted is used at once, one that only lets hosts in is not stormed. Without a name
+ * anew after an association that answered a command or stayed up longer than reconnect_max: an
+ * array that was restarted is used at once, one that only lets hosts in is not stormed. Without a name
  * the only subsystem of Discovery is taken, asked again after each failure to join it.
  *
  * host_close(): operations end with -ESHUTDOWN, then the associations are freed, then closed().
@@ -94,7 +94,8 @@ static void host_assoc_dead(struct assoc *a, int why)
 		return;
 	if (was_live)
 		h->stat.reconnects++;
-	if (was_live && (a->answered || loop_now_ns(h->loop) - a->live_ns > h->opts.reconnect_max_ns))
+	if (was_live && (a->answered ||
+			 loop_now_ns(h->loop) - a->live_ns > h->opts.reconnect_max_ns))
 		h->attempts = 0;
 	if (!was_live && h->opts.subnqn[0] == 0)
 		h->subnqn[0] = 0;

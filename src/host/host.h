@@ -144,6 +144,7 @@ struct host_admin {
 	struct nv_sqe sqe;
 	void *into;                      /* leased until done */
 	uint32_t bytes;                  /* 0: no data */
+	uint64_t deadline_ns;            /* absolute; 0: 10 s. Then the association is given up */
 	uint32_t moved_bytes;            /* filled */
 	struct nv_cqe cqe;               /* filled when res is 0 */
 	/* res: 0, cqe is the controller's; -EBUSY one is in flight; -ECONNRESET not live, or

@@ -189,7 +189,7 @@ struct assoc {
 	char text[256];                /* why, for people */
 	unsigned out;                  /* requests that the wire has */
 	struct loop_op bury, gone;
-	struct loop_timer late, poll;
+	struct loop_timer late, poll, user_late;
 	uint64_t live_ns;              /* when it went live */
 	bool answered;                 /* an operation was answered since */
 

@@ -4,9 +4,8 @@
  *
  *	          order says wait          slot free
  *	submit -> HELD ------------> READY ---------> FLIGHT -> done
- *	   |                           ^                | | cancel: withdrawn, DYING -> done
- *           +-> SOON -> done            +--- retry ------+ + deadline: withdrawn, done, BUSY ->
- *released
+ *	   |                           ^               |  | cancel: DYING -> done
+ *	   +-> SOON -> done            +---- retry ----+  + deadline: done, BUSY -> released
  *
  * A slot is a command identifier of one queue. It is free again when the controller has answered.
  * Withdrawn: the wire gives the buffers back as soon as no byte can move; from then on the slot is

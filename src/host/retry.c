@@ -2,11 +2,11 @@
 /*
  * May a command be sent again? Facts in, decision out; no state.
  *
- *	what happened                              Retrieve, Exist, List   Store, Delete
- *        answered: data damaged (00h/22h)           now                     now: it was not carried
- *out     answered: interrupted (00h/21h)            now                     now: it was not carried
- *out 	data digest of the answer wrong            now                     (they bring no data)
- *	connection lost after it was sent          when live again         only with repeat_ok
+ *	what happened                          Retrieve, Exist, List   Store, Delete
+ *	answered: data damaged (00h/22h)       now                     now: not carried out
+ *	answered: interrupted (00h/21h)        now                     now: not carried out
+ *	data digest of the answer wrong        now                     (they bring no data)
+ *	connection lost after it was sent      when live again         only with repeat_ok
  *
  * "When live again" is bounded by the operation's deadline and by HOST_RESET_TRIES, since a command
  * may itself be what the controller breaks over. A connection lost before the command was sent does

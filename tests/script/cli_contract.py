@@ -172,6 +172,24 @@ def run(b):
     says(b.put('text:long', bytes(8 << 20)), 0)
 
 
+@case('standard input may take longer than a connection would live')
+def run(b):
+    array = Array(b.kvof)
+    try:
+        words = [b.kvof, 'put', f'tcp://127.0.0.1:{array.port}', 'text:slow']
+        done = subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        done.stdin.write(b'first half, ')
+        done.stdin.flush()
+        array.stop()
+        array = Array(b.kvof, port=array.port)
+        done.communicate(b'second half', timeout=30)
+        assert done.returncode == 0, done.returncode
+        got = b.run('get', f'tcp://127.0.0.1:{array.port}', 'text:slow')
+        assert got.out == b'first half, second half', got.out
+    finally:
+        array.stop()
+
+
 @case('--if-absent on a key that exists is 4 and leaves the value')
 def run(b):
     says(b.put('text:once', b'first', '--if-absent'), 0)

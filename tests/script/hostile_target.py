@@ -732,6 +732,12 @@ def hook(t):
     t.io = lambda peer, sqe, cid, data: peer.pdu(CMD, bytes(64))
 
 
+@case('no answer to the statistics log', argv=['stat', '--timeout', '300ms'], code=3, term=None,
+      line='no answer to an admin command')
+def hook(t):
+    t.admin_hook = lambda peer, sqe, cid, data: sqe[0] == 2
+
+
 @case('a PDU that only a controller takes', argv=['exists', 'text:a'], code=3, term=(1, 0))
 def hook(t):
     t.io = lambda peer, sqe, cid, data: peer.pdu(CMD, bytes(64))

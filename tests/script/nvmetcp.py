@@ -389,8 +389,8 @@ class Host:
 class Array:
     """A `kvof serve` of our own on a free port."""
 
-    def __init__(self, kvof, *args, drives=('mem,size=256MiB',), log=None):
-        command = [kvof, 'serve', '--listen', 'tcp://127.0.0.1:0']
+    def __init__(self, kvof, *args, drives=('mem,size=256MiB',), log=None, port=0):
+        command = [kvof, 'serve', '--listen', f'tcp://127.0.0.1:{port}']
         for drive in drives:
             command += ['--drive', drive]
         self.err = open(log, 'wb+') if log else subprocess.DEVNULL
