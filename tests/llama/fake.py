@@ -26,6 +26,7 @@ class Result:
     def __init__(self, reason, size=0, batch=0, index=0):
         self.ok = reason in ("ok", "exists")
         self.reason, self.bytes, self.batch, self.index = reason, size, batch, index
+        self.busy = self.released = False
 
 
 class FakeCache:
@@ -93,8 +94,6 @@ class FakeCache:
             return Result("unreachable")
         for path in self.parts_of(key):
             raw = path.read_bytes()
-            with open(self.folder / "read_bytes", "ab") as f:
-                f.write(b"\0" * 0)
             total = self.folder / "device"
             total.write_text(str(int(total.read_text()) + len(raw) if total.exists() else len(raw)))
             t0 = time.perf_counter_ns()

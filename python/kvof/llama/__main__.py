@@ -90,6 +90,9 @@ class Session:
         spec.write_text(json.dumps(self.spec(outcome=str(outcome), **more), indent=1))
         env = dict(os.environ)
         env["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+        # llama.cpp's threads wait for each other asleep rather than spinning: the same bytes, as
+        # fast on a quiet machine, and not many times slower on one that does other work too.
+        env.setdefault("OMP_WAIT_POLICY", "passive")
         done = subprocess.run(self.worker + [what, str(spec)], stdin=subprocess.DEVNULL, env=env)
         if done.returncode != 0 or not outcome.exists():
             raise ArrayError(f"the {what} process failed with exit code {done.returncode}; "
@@ -112,6 +115,9 @@ class Session:
             restored = self.process("restore", arms=arms)
         finally:
             self.array.stop()
+            self.array.fresh()             # gigabytes that nobody reads again
+            for proof in self.folder.glob("proof-*.npz"):
+                proof.unlink()
         runs = restored["runs"] if a.full else saved["runs"] + restored["runs"]
         return {**restored, "runs": runs, "saved": saved["stored"]}
 

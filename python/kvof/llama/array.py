@@ -6,6 +6,7 @@ this machine allows and says in words what that was. What was read at the device
 array's own counter and, independently, by the kernel (``/proc/PID/io``).
 """
 
+import ctypes
 import json
 import os
 import select
@@ -16,10 +17,18 @@ from pathlib import Path
 from typing import Dict, List, Optional
 
 READY_S = 20.0
+PR_SET_PDEATHSIG = 1
+
+_libc = ctypes.CDLL(None)
 
 
 class ArrayError(RuntimeError):
     """The array did not do as asked; the message has its own last words."""
+
+
+def end_with_parent() -> None:
+    """In the child: whatever ends this process, even SIGKILL, ends the array too."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def free_port() -> int:
@@ -64,7 +73,8 @@ class Array:
         """Start it and wait until it says that it is ready."""
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL,
-                                            stdout=subprocess.PIPE, stderr=log)
+                                            stdout=subprocess.PIPE, stderr=log,
+                                            preexec_fn=end_with_parent)
         line = self._first_line()
         if not line.startswith("ready "):
             self.stop()

@@ -63,14 +63,23 @@ def verify_seconds(cache) -> float:
 
 
 def arrivals(cache, keys: Sequence[bytes], buffers: Sequence, deadline_s: Optional[float]):
-    """Ask for all blocks at once; yield (index, result) in the order in which they arrive."""
+    """Ask for all blocks at once; yield (index, result) in the order in which they arrive.
+
+    Ends when no buffer is owned by anybody else any more: a block given up while the kernel still
+    had its buffer is followed by a release.
+    """
     batch = cache.read_async(keys, buffers, deadline_s)
-    left = len(keys)
-    while left:
+    left, busy = len(keys), 0
+    while left or busy:
         for result in cache.drain(None):
-            if result.batch == batch:
-                left -= 1
-                yield result.index, result
+            if result.batch != batch:
+                continue
+            if result.released:
+                busy -= 1
+                continue
+            left -= 1
+            busy += result.busy
+            yield result.index, result
 
 
 def restore(cache, engine, tokens: Sequence[int], arena: Arena, *,
