@@ -8,8 +8,8 @@
  *
  * The back-off doubles from reconnect_min to reconnect_max with jitter (half to whole), and starts
  * anew after an association that answered a command or stayed up longer than reconnect_max: an
- * array that was restarted is used at once, one that only lets hosts in is not stormed. Without a name
- * the only subsystem of Discovery is taken, asked again after each failure to join it.
+ * array that was restarted is used at once, one that only lets hosts in is not stormed. Without a
+ * name the only subsystem of Discovery is taken, asked again after each failure to join it.
  *
  * host_close(): operations end with -ESHUTDOWN, then the associations are freed, then closed().
  *
