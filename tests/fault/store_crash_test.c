@@ -267,6 +267,8 @@ static void run_begin(struct run *run, uint64_t seed, bool may_evict, bool fault
 	/* Small segments: sealed often, with much of them not flushed yet where the drive is large. */
 	run->g.opts.value_bytes_max = 100000;
 	run->g.opts.segment_bytes = 192 * 1024;
+	run->g.opts.buffer_bytes = 1 << 20;
+	run->g.opts.index_keys_max = 256;
 	run->may_evict = may_evict;
 	run->faults = faults;
 	run->prng = prng_of(seed);
