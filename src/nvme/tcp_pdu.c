@@ -227,8 +227,10 @@ static bool check_span(const struct nv_pdu_data *pdu, const struct nv_pdu_shape 
 	if (bytes == 0 || bytes != shape->data_bytes)
 		return fault_at(fault, offsetof(struct nv_pdu_data, datal),
 				"DATAL is not the data that PLEN leaves");
+#ifndef KVOF_PLANT_WIRE_RANGE_UNCHECKED
 	if (offset < t->start || offset >= t->end || bytes > t->end - offset)
 		return fault_of(fault, NV_FES_OUT_OF_RANGE, "data outside of what was asked for");
+#endif
 	if (offset != t->next)
 		return fault_of(fault, NV_FES_SEQUENCE, "data out of order");
 	if (t->pdu_data_max != 0 && bytes > t->pdu_data_max)

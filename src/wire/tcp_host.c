@@ -93,6 +93,9 @@ static void slot_go(struct host_slot *s, enum slot_state to)
 /* An operation in flight names the request's memory. */
 static bool slot_is_held(const struct tcp_host *h, const struct host_slot *s)
 {
+#ifdef KVOF_PLANT_WIRE_LEASE_FORGOTTEN
+	return tcp_out_busy(&s->cmd);
+#endif
 	return tcp_out_busy(&s->cmd) || tcp_out_busy(&s->data) ||
 	       (h->data_slot == s && tcp_rx_is_direct(&h->t));
 }
@@ -113,7 +116,9 @@ static void slot_give(struct host_slot *s, enum slot_state to, int res)
 /* Something that held the slot may have let go. */
 static void slot_look(struct tcp_host *h, struct host_slot *s)
 {
-	if (s->req == NULL || slot_is_held(h, s))
+	if (s->req == NULL)
+		return;
+	if (slot_is_held(h, s))
 		return;
 	if (s->state == SLOT_ANSWERED)
 		slot_give(s, SLOT_FREE, s->res);
@@ -378,8 +383,10 @@ static void host_r2t(struct tcp_host *h, const struct nv_pdu_r2t *pdu)
 	bool busy = s != NULL && (s->sent_bytes < s->write.next ||
 				  (tcp_out_busy(&s->data) && !s->data.flying));
 
+#ifndef KVOF_PLANT_WIRE_R2T_UNASKED
 	if (s != NULL && s->write.end == 0)
 		s = NULL;
+#endif
 	if (!nv_r2t_check(pdu, s != NULL ? &s->write : NULL, busy, &fault)) {
 		tcp_fault(&h->t, &fault);
 		return;

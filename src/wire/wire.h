@@ -98,8 +98,8 @@ void wire_pull(struct wire_cmd *cmd, const struct iovec *iov, unsigned iov_count
 void wire_push(struct wire_cmd *cmd, const struct iovec *iov, unsigned iov_count, uint64_t bytes,
 	       void (*done)(struct wire_cmd *cmd, int res));
 
-/* Sends the completion (CID filled in here from the SQE) and gives cmd back. Never fails: without a
- * connection it only gives back. */
+/* Sends the completion (CID filled in here from the SQE; SQHD is the owner's) and gives cmd back.
+ * Never fails: without a connection it only gives back. */
 void wire_respond(struct wire_cmd *cmd, const struct nv_cqe *cqe);
 
 /* --- host end --------------------------------------------------------------------------------- */
@@ -136,7 +136,8 @@ struct wire_host_events {
 int wire_connect(struct loop *loop, const struct sock_addr *addr, const struct wire_opts *opts,
 		 const struct wire_host_events *events, void *conn_arg, struct wire_conn **out);
 
-/* Queues or sends; the owner keeps no more in flight than the queue's depth. */
+/* Queues or sends; the owner keeps no more in flight than the queue's depth. Without a connection
+ * done(-ECONNRESET) comes in the next turn. in_bytes may be less than the sum of `in`. */
 void wire_submit(struct wire_conn *conn, struct wire_req *req);
 
 /* In-capsule data that the controller takes (from IOCCSZ): less or equal goes inline, more waits
@@ -156,7 +157,8 @@ const char *wire_peer(const struct wire_conn *conn);
 /* "", "hdgst", "ddgst", "hdgst+ddgst": what was agreed. */
 const char *wire_digests(const struct wire_conn *conn);
 
-/* Ends the connection without further events (pending done()s still come) and takes the pointer. */
+/* Ends the connection without further events (pending done()s still come) and takes the pointer.
+ * Completions that were given before still go out, within half a second. */
 void wire_close(struct wire_conn **conn);
 
 /* Why connections were ended, counted for metrics: one per reason of the transport's FES plus

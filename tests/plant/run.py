@@ -54,6 +54,18 @@ PLANTS = {
         'a_forbidden_host_and_an_unknown_name_get_the_same_answer'),
     'target_traffic_unheard': (
         'tests/unit/target_admin_test', 'traffic_on_an_io_queue_keeps_a_host_alive'),
+    'wire_r2t_unasked': (
+        'tests/unit/wire_tcp_host_test', 'r2t_for_a_read_or_an_unknown_command_gets_no_byte'),
+    'wire_lease_forgotten': (
+        'tests/unit/wire_tcp_host_test',
+        'a_read_withdrawn_in_the_middle_of_its_data_drops_the_rest'),
+    'wire_digest_forgiven': (
+        'tests/unit/wire_tcp_ctrl_test',
+        'a_bad_data_digest_in_the_middle_is_answered_once_after_the_rest'),
+    'wire_hoard_endured': (
+        'tests/unit/wire_tcp_ctrl_test', 'other_traffic_does_not_excuse_data_that_does_not_come'),
+    'wire_range_unchecked': (
+        'tests/unit/nvme_tcp_pdu_test', 'c2h_data_lands_only_inside_the_buffer_and_in_order'),
     'identity_not_compared': (
         'tests/unit/cache_core_test',
         'a_value_of_another_block_under_this_key_is_a_miss_with_reason_identity'),
