@@ -40,7 +40,7 @@ need_packages() {
 	rm -f "$BUILD.apt.log"
 }
 
-# build_in DIR [meson options]: configures once, then builds what changed.
+# build_in DIR [meson options]: configures once, then builds what changed (TARGETS: only these).
 build_in() {
 	local dir=$1
 	shift
@@ -51,7 +51,7 @@ build_in() {
 		}
 		rm -f "$dir.setup.log"
 	fi
-	"$NINJA" -C "$dir" >"$dir/build.log" 2>&1 || {
+	"$NINJA" -C "$dir" ${TARGETS:-} >"$dir/build.log" 2>&1 || {
 		grep -A12 -E 'error|FAILED' "$dir/build.log" | head -60 >&2
 		die "the build in $dir failed (log: $dir/build.log)"
 	}
