@@ -40,18 +40,23 @@ struct tier_part {
 	bool flying, busy;
 };
 
-enum tier_stage { TIER_IDLE, TIER_FIRST, TIER_PARTS, TIER_HEAD, TIER_OVER, TIER_STAGE_N };
+enum tier_stage {
+	TIER_IDLE, TIER_FIRST, TIER_CHECK, TIER_PARTS, TIER_HEAD, TIER_OVER,
+	TIER_STAGE_N
+};
 
 /* What the remote tier keeps about an operation under way. */
 struct tier_run {
 	enum tier_stage stage;
 	enum kvof_reason worst;
 	uint32_t cut_bytes, part_count;    /* of this round */
+	uint32_t check_count;              /* parts of the block that is there already */
 	uint64_t block_bytes;
 	uint32_t items, next, flying, busy;
 	uint32_t absent;                   /* parts that are not there */
 	bool with_head, canceled, head_seen, single;
 	bool odd;                          /* a good part that is cut in another way */
+	bool overwrite;                    /* what is there is of no use */
 	unsigned rounds;
 	struct frame head;                 /* when head_seen */
 	uint64_t sum;                      /* over parts that are done */

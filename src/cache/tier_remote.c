@@ -9,7 +9,8 @@
  *           PARTS  head and all parts              guess: cut as we cut, length of the buffer
  *           a wrong guess shows in the head or in a length; one more round with the truth follows
  *   save    FIRST  the value (0 of 1), if absent   one part
- *           FIRST  is there a head?  PARTS from the last to the first  HEAD, if absent: now visible
+ *           FIRST  is there a head?  CHECK its parts: all there, the save is over
+ *           PARTS  from the last to the first  HEAD, if absent: now visible
  *   exists  FIRST  (0 of 1): Exist if its length is known, else its first 64 bytes; PARTS Exist
  *   delete  FIRST  64 bytes of (0 of 1)  HEAD: delete it, now invisible  PARTS: delete
  *
@@ -48,8 +49,9 @@ struct remote {
 
 static const uint8_t stage_next[TIER_STAGE_N] = {  /* bit n set: may go to stage n */
 	[TIER_IDLE] = 1 << TIER_FIRST | 1 << TIER_PARTS | 1 << TIER_OVER,
-	[TIER_FIRST] = 1 << TIER_PARTS | 1 << TIER_HEAD | 1 << TIER_OVER,
+	[TIER_FIRST] = 1 << TIER_CHECK | 1 << TIER_PARTS | 1 << TIER_HEAD | 1 << TIER_OVER,
 	[TIER_PARTS] = 1 << TIER_FIRST | 1 << TIER_PARTS | 1 << TIER_HEAD | 1 << TIER_OVER,
+	[TIER_CHECK] = 1 << TIER_PARTS | 1 << TIER_OVER,
 	[TIER_HEAD] = 1 << TIER_PARTS | 1 << TIER_OVER,
 	[TIER_OVER] = 0,
 };
@@ -120,7 +122,8 @@ static void stage_go(struct tier_op *op, enum tier_stage to)  /* the only writer
 	must(stage_next[run->stage] & 1u << to);
 	run->stage = to;
 	run->next = 0;
-	run->items = to == TIER_PARTS ? run->part_count + (run->with_head ? 1 : 0) : 1;
+	run->items = to == TIER_CHECK ? run->check_count :
+		     to == TIER_PARTS ? run->part_count + (run->with_head ? 1 : 0) : 1;
 	if (to != TIER_HEAD) {
 		run->sum = 0;
 		run->absent = 0;
@@ -171,6 +174,8 @@ static uint32_t part_count_now(const struct tier_part *part)
 {
 	const struct tier_run *run = &part->owner->run;
 
+	if (run->stage == TIER_CHECK)
+		return run->check_count;
 	return run->stage == TIER_PARTS && !part->head ? run->part_count : 1;
 }
 
@@ -211,7 +216,7 @@ static void part_save(struct tier_part *part, const struct kvof_id *identity)
 	prefix_find(remote_of(op->tier)->known, &op->id, &known);
 	part->op.kind = HOST_STORE;
 	/* Parts that nobody sees yet are simply written: a dead writer may have left others. */
-	part->op.if_absent = run->stage != TIER_PARTS && !known.bad;
+	part->op.if_absent = run->stage != TIER_PARTS && !known.bad && !run->overwrite;
 	part->op.repeat_ok = true;
 	op->verify_ns += clock_ns() - begin;
 }
@@ -239,8 +244,8 @@ static void part_prepare(struct tier_part *part)
 		part_load(part);
 		break;
 	case KVOF_SAVE:
-		if (first && run->part_count > 1)
-			part_ask(part, false);
+		if (run->stage == TIER_CHECK || (first && run->part_count > 1))
+			part_ask(part, first);
 		else
 			part_save(part, &identity);
 		break;
@@ -274,6 +279,8 @@ static void part_start(struct tier_op *op, struct tier_part *part)
 		part->index = part->head ? 0 : item;
 		if (op->kind == KVOF_SAVE)
 			part->index = run->part_count - 1 - item;
+	} else if (run->stage == TIER_CHECK) {
+		part->index = item;
 	}
 	part_prepare(part);
 #ifndef KVOF_PLANT_DEADLINE_IGNORED
@@ -442,12 +449,10 @@ static void part_answer(struct tier_part *part, int res)
 	} else if (res == -ENOENT && op->kind == KVOF_LOAD && op->run.stage == TIER_PARTS &&
 		   !part->head) {
 		op->run.absent++;          /* perhaps cut in another way: the head tells */
-	} else if (res == -ENOENT && op->kind == KVOF_SAVE && op->run.stage == TIER_FIRST) {
-		/* no head yet: go on */
+	} else if (res == -ENOENT && op->kind == KVOF_SAVE) {
+		op->run.absent++;          /* no head yet, or a part of it is gone */
 	} else if (res == -ENOENT && op->kind == KVOF_DELETE && op->run.stage != TIER_FIRST) {
 		/* somebody else was faster */
-	} else if (res == 0 && op->kind == KVOF_SAVE && part->op.kind == HOST_EXIST) {
-		worse(op, KVOF_EXISTS);
 	} else {
 		worse(op, remote_reason(res, live));
 	}
@@ -588,21 +593,69 @@ static bool load_over(struct tier_op *op)
 	return load_good(op, run->block_bytes, run->cut_bytes);
 }
 
-static bool save_over(struct tier_op *op)
+/* (0 of 1) was looked at before parts are written: what is there already? */
+static bool save_found(struct tier_op *op)
 {
 	struct tier_run *run = &op->run;
 
-#ifdef KVOF_PLANT_HEAD_STORED_FIRST
-	if (run->worst == KVOF_OK && run->part_count > 1 && run->stage != TIER_PARTS) {
-		stage_go(op, run->stage == TIER_FIRST ? TIER_HEAD : TIER_PARTS);
-		return true;
+	if (run->worst == KVOF_CORRUPT || run->worst == KVOF_IDENTITY) {
+		run->worst = KVOF_OK;
+		run->overwrite = true;
 	}
-#else
-	if (run->worst == KVOF_OK && run->part_count > 1 && run->stage != TIER_HEAD) {
-		stage_go(op, run->stage == TIER_FIRST ? TIER_PARTS : TIER_HEAD);
+	if (run->worst == KVOF_OK && run->single)
+		run->worst = KVOF_EXISTS;
+	if (run->worst != KVOF_OK)
+		return false;
+	run->check_count = run->head_seen ? frame_part_count(run->head.block_bytes,
+							     run->head.cut_bytes) : 0;
+#ifdef KVOF_PLANT_HEAD_STORED_FIRST
+	if (!run->head_seen) {
+		stage_go(op, TIER_HEAD);
 		return true;
 	}
 #endif
+	stage_go(op, run->head_seen ? TIER_CHECK : TIER_PARTS);
+	return true;
+}
+
+/* Its parts were asked for: whole, or does it have to be written anew? */
+static bool save_checked(struct tier_op *op)
+{
+	struct tier_run *run = &op->run;
+
+	if (run->worst == KVOF_OK && run->absent == 0)
+		run->worst = KVOF_EXISTS;
+	if (run->worst != KVOF_OK)
+		return false;
+	run->overwrite = true;
+	stage_go(op, TIER_PARTS);
+	return true;
+}
+
+/* The stage after parts of a block, or its head, were stored. */
+static bool save_stored(struct tier_op *op)
+{
+#ifdef KVOF_PLANT_HEAD_STORED_FIRST
+	enum tier_stage from = TIER_HEAD, to = TIER_PARTS;
+#else
+	enum tier_stage from = TIER_PARTS, to = TIER_HEAD;
+#endif
+
+	if (op->run.worst != KVOF_OK || op->run.stage != from || op->run.part_count == 1)
+		return false;
+	stage_go(op, to);
+	return true;
+}
+
+static bool save_over(struct tier_op *op)
+{
+	struct tier_run *run = &op->run;
+	bool more = run->stage == TIER_CHECK ? save_checked(op) :
+		    run->stage == TIER_FIRST && run->part_count > 1 ? save_found(op) :
+		    save_stored(op);
+
+	if (more)
+		return true;
 	op->value_bytes = run->block_bytes;
 	if (run->worst == KVOF_OK)
 		know(op, run->block_bytes, run->cut_bytes, false);

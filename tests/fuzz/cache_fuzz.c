@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Input: a byte that picks, then a domain list or a footer as an array may give them. What is accepted
- * must keep the invariants that the cache asserts later.
+ * Input: a byte that picks, then a domain list or a footer as an array may give them. What is
+ * accepted must keep the invariants that the cache asserts later.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static void list(const uint8_t *data, size_t size)
 	must(domains_compare(ours(), out, bytes, why) == DOMAINS_SAME);
 }
 
-/* The identity that the footer claims is the one asked for; its sum is made right half of the time. */
+/* The identity that the footer claims is the one asked for; its sum is made right at times. */
 static void footer(const uint8_t *data, size_t size, bool sum_right)
 {
 	struct frame_footer in = {0};

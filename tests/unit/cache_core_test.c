@@ -196,11 +196,53 @@ TEST(parts_are_stored_from_the_tail_and_the_head_last)
 	want[3] = fix_key(1, 0, 3);
 	expect_int(fix_one(KVOF_SAVE, 1, data, THREE).reason, KVOF_OK);
 	expect_int(sim_host.log_count, 5);
-	expect_int(sim_host.log_kind[0], HOST_EXIST);
+	expect_int(sim_host.log_kind[0], HOST_RETRIEVE);
 	for (int i = 0; i < 5; i++)
 		expect(kv_key_equal(&sim_host.log_key[i], &want[i]));
 	expect_int(sim_host.flying_max, 3);
 	fix_end();
+}
+
+TEST(a_block_that_lost_a_part_is_not_there_and_is_saved_anew)
+{
+	begin();
+	fix_fill(data, sizeof(data), 6);
+	for (uint32_t i = 0; i < 3; i++) {
+		struct kv_key key = fix_key(1, i, 3);
+
+		expect_int(fix_one(KVOF_SAVE, 1, data, THREE).reason, KVOF_OK);
+		expect_int(fix_one(KVOF_SAVE, 1, data, THREE).reason, KVOF_EXISTS);
+		sim_host_find(&key)->there = false;
+		expect_int(fix_one(KVOF_SAVE, 1, data, THREE).reason, KVOF_OK);
+		expect_int(fix_one(KVOF_LOAD, 1, back, THREE).reason, KVOF_OK);
+		expect_mem(back, data, THREE);
+		expect_int(fix_one(KVOF_DELETE, 1, NULL, 0).reason, KVOF_OK);
+	}
+	fix_end();
+}
+
+TEST(a_block_that_another_host_cut_otherwise_is_not_stored_twice)
+{
+	static const uint32_t parts[] = {5000, 9000, 65536};
+
+	for (size_t i = 0; i < ARRAY_COUNT(parts); i++) {
+		unsigned values;
+
+		sim_host_reset();
+		fix_begin("f16");
+		fix.opts.part_bytes = parts[i];
+		expect_int(fix_open(), 0);
+		expect_int(fix_one(KVOF_SAVE, 1, data, THREE).reason, KVOF_OK);
+		values = sim_host_count();
+		fix_close_core();
+		loop_close(&fix.loop);
+		identity_free(&fix.identity);
+		fix_begin("f16");
+		expect_int(fix_open(), 0);
+		expect_int(fix_one(KVOF_SAVE, 1, data, THREE).reason, KVOF_EXISTS);
+		expect_int(sim_host_count(), values);
+		fix_end();
+	}
 }
 
 static struct kv_key fail_key;
