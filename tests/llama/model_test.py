@@ -326,6 +326,31 @@ if NO_KVOF:
 class WithArray(Controls, unittest.TestCase):
     backend_class = RealBackend
 
+    def test_an_array_that_stands_still_mid_restore_is_given_up_at_the_deadline(self):
+        cache = self.saved()
+        array = self.backend.array
+        run = self.model.restore(cache, matched=lambda n: array.signal(signal.SIGSTOP))
+        self.assert_run(run, 0, late=self.model.blocks)
+        self.assertGreater(run.restored.wait_s, DEADLINE_S - 0.1)
+        self.assertLess(run.restored.wait_s, DEADLINE_S + 0.5)
+        array.signal(signal.SIGCONT)
+        until = time.monotonic() + 10
+        while cache.match(cache.keys(self.model.prefix)) < self.model.blocks:
+            self.assertLess(time.monotonic(), until, "the array goes on but is not used")
+        self.assert_run(self.model.restore(cache), PREFIX)
+
+    def test_an_array_killed_between_two_blocks_leaves_an_exact_continuation(self):
+        cache = self.saved()
+
+        def kill(index, _buffer):
+            if index == 0:
+                self.backend.array.kill()
+        run = self.model.restore(cache, verified=kill)
+        self.assertTrue(run.exact)
+        self.assertIn(run.restored.restored_tokens, (PREFIX // 2, PREFIX))
+        self.backend_is_back(cache)
+        self.assert_run(self.model.restore(cache), PREFIX)
+
     def test_the_bytes_come_from_the_drives(self):
         self.saved().close()
         cache = self.restarted()
