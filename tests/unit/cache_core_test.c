@@ -277,6 +277,46 @@ TEST(a_save_that_failed_anywhere_is_not_visible)
 	fix_end();
 }
 
+static unsigned die_at, die_seen;
+
+static enum sim_hook hook_die(struct host_op *op, int *res)
+{
+	return op->bytes != 0 && die_seen++ >= die_at ? SIM_HOOK_HANG : SIM_HOOK_NONE;
+}
+
+TEST(a_writer_that_died_at_any_step_leaves_no_half_block_to_see)
+{
+	struct iovec iov;
+	struct kvof_block b;
+	bool whole = false;
+
+	for (die_at = 0; !whole; die_at++) {
+		begin();
+		fix_fill(data, THREE, 1);
+		die_seen = 0;
+		sim_host.hook = hook_die;
+		b = fix_block(1, &iov, data, THREE);
+		fix_submit(KVOF_SAVE, &b, 1, 0);
+		(void)sim_run_until(fix_all_over, NULL, 20 * NS_PER_MS);
+		fix_close_core();
+		whole = die_seen <= die_at;
+		sim_host.hook = NULL;
+		loop_close(&fix.loop);
+		identity_free(&fix.identity);
+		fix_begin("f16");
+		expect_int(fix_open(), 0);
+		expect_int(fix_match((uint32_t[]){1}, 1, 0), whole);
+		fix_fill(data, THREE, 2);  /* another writer, with bytes of its own */
+		expect_int(fix_one(KVOF_SAVE, 1, data, THREE).reason,
+			   whole ? KVOF_EXISTS : KVOF_OK);
+		expect_int(fix_one(KVOF_LOAD, 1, back, THREE).reason, KVOF_OK);
+		fix_fill(data, THREE, whole ? 1 : 2);
+		expect_mem(back, data, THREE);
+		fix_end();
+	}
+	expect_int(die_at, 6);             /* a look, three parts, a head, and nobody died */
+}
+
 /* --- order per key ---------------------------------------------------------------------------- */
 
 TEST(operations_on_one_key_take_effect_in_the_order_of_their_submits)
