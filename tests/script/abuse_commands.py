@@ -519,7 +519,7 @@ def a24(a):
 
 @case('A25 a host that goes silent is dropped at 1.0 to 1.5 times KATO, others are not')
 def a25(a):
-    with Host(a.port) as other, Host(a.port, kato=600) as h:
+    with Host(a.port) as other, Host(a.port, kato=1000) as h:
         begin = time.monotonic()
         h.io.sock.settimeout(3)
         try:
@@ -527,15 +527,15 @@ def a25(a):
         except Closed:
             pass
         took = time.monotonic() - begin
-        assert 0.55 <= took <= 0.95, f'{took:.2f} s'
+        assert 0.9 <= took <= 1.5, f'{took:.2f} s'
         closed(h.admin)
         status_of(other.io.exist(b'a25'), (0, 0x87))
 
 
 @case('A26 traffic counts as keep alive')
 def a26(a):
-    with Host(a.port, kato=400) as h:
-        end = time.monotonic() + 1.2
+    with Host(a.port, kato=1000) as h:
+        end = time.monotonic() + 2.2
         while time.monotonic() < end:
             status_of(h.io.exist(b'a26'), (0, 0x87))
             time.sleep(0.1)                    # waits-for: time to pass, it is what is tested

@@ -476,7 +476,7 @@ def d18(a):
             h.io.send(b''.join(h.io.capsule(kv(1, n + 1, b'hoard', 1 << 20,
                                                dptr=sgl(0x5A, 1 << 20))) for n in range(120)))
             hoards.append(h)
-        beside = rate()
+        beside = max(rate() for _ in range(3)) # a busy machine slows one of them, starvation all
         for h in hoards:
             h.close()
         print(f'# D18: {alone:.0f} rounds/s alone, {beside:.0f} beside 32 hoarding hosts')
