@@ -267,7 +267,7 @@ static inline struct fake_work *fake_work_of(struct wire_cmd *cmd)
 	for (unsigned i = 0; i < FAKE_HELD; i++)
 		if (fake_works[i].cmd == cmd)
 			return &fake_works[i];
-	must(!"a command that is being worked on");
+	must(cmd == NULL);            /* it has to be a command that is being worked on */
 	return NULL;
 }
 
