@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvof bench store: values put into, or got from, a store on local drives, with a fixed number of operations in
- * flight, on one loop. No fabric and no copy: what is measured is the store and its drives.
+ * kvof bench store: values put into, or got from, a store on local drives, with a fixed number of
+ * operations in flight, on one loop. No fabric and no copy: what is measured is the store and its
+ * drives.
  *
  *	fill (retrieve, exist) -> flush -> measure for --seconds -> drain -> close
  *
- * Every value that is read is checked by the store itself (checksum, key, place) and for its stamp here; a wrong
- * one ends the bench with exit code 3. CPU time is this process's, user and system, while measuring.
+ * Every value that is read is checked by the store itself (checksum, key, place) and for its stamp
+ * here; a wrong one ends the bench with exit code 3. CPU time is this process's, user and system,
+ * while measuring.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -113,7 +115,8 @@ static struct kv_key key_of(uint64_t key_index)
 	return key;
 }
 
-/* Only the first bytes of each piece's blocks carry the stamp; the rest is what the pool's memory holds. */
+/* Only the first bytes of each piece's blocks carry the stamp; the rest is what the pool's memory
+ * holds. */
 static bool stamps(const struct store_buf *buf, uint64_t key_index, bool check)
 {
 	uint64_t stamp = hash_key16((const uint8_t *)"kvof bench stamp", key_index);
@@ -244,7 +247,8 @@ static int report(const struct bench *b, double seconds, double cpu)
 	store_stat(b->store, &stat);
 	if (b->json)
 		return cmd_json_print("bench", json_pack(
-			"{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:s}",
+			"{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f,"
+			" s:I, s:I, s:I, s:I, s:s}",
 			"op", b->op_name, "value_bytes", (json_int_t)b->value_bytes, "depth",
 			(json_int_t)b->depth, "queues", (json_int_t)1, "seconds", seconds,
 			"ops_per_s", ops_per_s, "bytes_per_s", bytes_per_s, "p50_us",
@@ -297,8 +301,8 @@ static int run(struct bench *b)
 		return CMD_FAILED;
 	}
 	if (rep.keys > 0)
-		cmd_error("bench", "drive %s: holds %llu values, which a bench would evict; --format to "
-				   "drop them", b->path[0], (unsigned long long)rep.keys);
+		cmd_error("bench", "drive %s: holds %llu values, which a bench would evict; "
+			  "--format to drop them", b->path[0], (unsigned long long)rep.keys);
 	else
 		code = measure(b);
 	store_close(&b->store, closed, &done);
@@ -376,7 +380,8 @@ static int check(struct bench *b)
 		return CMD_USAGE;
 	}
 	if (b->value_bytes > STORE_VALUE_BYTES_LIMIT || b->depth > 4096 || b->seconds_ns == 0) {
-		cmd_error("bench", "values of at most 64 MiB, a depth of at most 4096, more than 0 s");
+		cmd_error("bench", "values of at most 64 MiB, a depth of at most 4096, "
+				   "more than 0 s");
 		return CMD_USAGE;
 	}
 	b->opts.value_bytes_max = (uint32_t)(b->value_bytes > least ? b->value_bytes : least);
@@ -407,7 +412,8 @@ int cmd_bench_store(int argc, char **argv)
 	const struct cmd_usage u = {
 		.name = "bench store", .args = "--drive PATH[,size=S]...", .opts = opts,
 		.what = "Measures a store on local drives, without a fabric.",
-		.more = "--drive PATH[,size=S] may be given up to 16 times; size= makes a missing file.\n",
+		.more = "--drive PATH[,size=S] may be given up to 16 times; size= makes a\n"
+			"missing file.\n",
 	};
 	unsigned count;
 	int rc = drives_take(&b, &argc, argv);

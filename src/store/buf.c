@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pool of value buffers: one piece of memory, given out in blocks of 4 KiB. A buffer is one run of blocks where
- * one is free, else up to STORE_BUF_PIECES runs. It starts with room for the record's header, so a value is
- * written and read together with it, without a copy.
+ * The pool of value buffers: one piece of memory, given out in blocks of 4 KiB. A buffer is one run
+ * of blocks where one is free, else up to STORE_BUF_PIECES runs. It starts with room for the
+ * record's header, so a value is written and read together with it, without a copy.
  *
  * Who finds no room waits, first come first served: nobody passes a large value that waits.
  * A buffer goes back when its lease is given back and no I/O holds it. Owned by one loop.
@@ -22,7 +22,7 @@ int buf_pool_open(struct buf_pool *p, struct loop *loop, uint64_t bytes)
 {
 	memset(p, 0, sizeof(*p));
 	p->block_count = (uint32_t)(bytes >> FMT_BLOCK_SHIFT);
-	must(p->block_count > 0);
+	must(p->block_count > 0 && bytes >> FMT_BLOCK_SHIFT <= UINT32_MAX);
 	p->free_blocks = p->block_count;
 	p->loop = loop;
 	p->pump.done = pool_pump;
@@ -88,6 +88,8 @@ static uint32_t run_find(const struct buf_pool *p, uint32_t *at, uint32_t most)
 
 static void run_mark(struct buf_pool *p, uint32_t first, uint32_t count, bool used)
 {
+	must(count > 0 && first + count <= p->block_count);
+	must(!used || count <= p->free_blocks);
 	for (uint32_t b = first; b < first + count; b++) {
 		must(block_used(p, b) != used);
 		p->used[b / 64] ^= UINT64_C(1) << b % 64;
@@ -227,7 +229,8 @@ static void pool_pump(struct loop_op *op, int res)
 
 	p->pump_set = false;
 	while (!list_empty(&p->waiting)) {
-		struct store_buf_wait *w = container_of(p->waiting.next, struct store_buf_wait, link);
+		struct list_link *first = p->waiting.next;
+		struct store_buf_wait *w = container_of(first, struct store_buf_wait, link);
 		struct store_buf *buf = take(p, w->payload_bytes);
 
 		if (buf == NULL)

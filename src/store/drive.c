@@ -2,15 +2,16 @@
 /*
  * One drive of the set: which drive takes a value, flushes, faults, and giving a drive up.
  *
- * Placement: a key that the index knows stays on its drive, so that a record and what supersedes it (a newer
- * value, a tombstone) live and die together and are evicted in their order; a new key goes where the least
- * is queued, then where most is free, and once drives evict, to each by its size.
+ * Placement: a key that the index knows stays on its drive, so that a record and what supersedes it
+ * (a newer value, a tombstone) live and die together and are evicted in their order; a new key goes
+ * where the least is queued, then where most is free, and once drives evict, to each by its size.
  *
- * Faults: an error breaks a segment (segment.c); STORE_ERRORS_MAX errors in a row, two failed flushes in a row or an
- * answer that does not come within STORE_IO_LIMIT_NS give the drive up. Its values are misses from then on,
- * what was being written goes to another drive, and the superblocks of the others say that this drive is
- * not to be believed when it comes back (`trusted`). Until that is written no delete is answered: else
- * a value that a returning drive still holds would be back after its delete.
+ * Faults: an error breaks a segment (segment.c); STORE_ERRORS_MAX errors in a row, two failed
+ * flushes in a row or an answer that does not come within STORE_IO_LIMIT_NS give the drive up. Its
+ * values are misses from then on, what was being written goes to another drive, and the superblocks
+ * of the others say that this drive is not to be believed when it comes back (`trusted`). Until
+ * that is written no delete is answered: else a value that a returning drive still holds would be
+ * back after its delete.
  *
  * I/O that a drive never finishes keeps its slot and its buffer (orphan); nobody waits for it.
  * drive_pump() looks at everything that may go on and starts it; it calls no user code.
@@ -29,7 +30,7 @@
 static void flush_done(struct loop_op *io, int res);
 static void super_done(struct loop_op *io, int res);
 
-/* --- memory ---------------------------------------------------------------------------------------- */
+/* --- memory -------------------- */
 
 /* For lists: zero, and there only where touched. */
 static void *pages(uint64_t bytes)
@@ -109,7 +110,7 @@ void drive_free(struct drive *d)
 	free(d->reading);
 }
 
-/* --- placement ------------------------------------------------------------------------------------- */
+/* --- placement -------------------- */
 
 uint64_t drive_free_bytes(const struct drive *d)
 {
@@ -133,7 +134,8 @@ static bool has_room(const struct drive *d, struct store_op *op)
 				      blocks + fmt_footer_blocks(log->append_count + 1);
 }
 
-/* A drive that evicts takes its share by size, else the one that evicts most would look the emptiest. */
+/* A drive that evicts takes its share by size, else the one that evicts most would look the
+ * emptiest. */
 static bool better(const struct drive *a, const struct drive *b)
 {
 	bool spare_a = a->free_count > DRIVE_SPARE, spare_b;
@@ -149,7 +151,7 @@ static bool better(const struct drive *a, const struct drive *b)
 }
 
 /* NULL: no drive is left, or none has room. */
-struct drive *drive_choose(struct store *st, const struct store_op *op)
+struct drive *drive_choose(struct store *st, struct store_op *op)
 {
 	uint32_t entry = index_find(st->index, &op->key);
 	struct drive *best = NULL;
@@ -163,7 +165,7 @@ struct drive *drive_choose(struct store *st, const struct store_op *op)
 	for (unsigned i = 0; i < st->drive_count; i++) {
 		struct drive *d = &st->drive[(st->place_next + i) % st->drive_count];
 
-		if (d->failed || (!st->opts.evict && !has_room(d, (struct store_op *)(uintptr_t)op)))
+		if (d->failed || (!st->opts.evict && !has_room(d, op)))
 			continue;
 		if (better(d, best))
 			best = d;
@@ -182,10 +184,11 @@ void drive_queue(struct drive *d, struct store_op *op)
 	drive_pump(d);
 }
 
-/* --- flushes --------------------------------------------------------------------------------------- */
+/* --- flushes -------------------- */
 
 void drive_flush(struct drive *d, struct flush_wait *w)
 {
+	must(!d->failed && w->done != NULL);
 	w->link.next = w->link.prev = NULL;
 	list_push_back(&d->flush_next, &w->link);
 }
@@ -224,6 +227,7 @@ static void flush_done(struct loop_op *io, int res)
 		return;
 	}
 	drive_io_result(d, res);
+	must(d->flush_bytes <= d->unflushed_bytes);
 	d->unflushed_bytes -= d->flush_bytes;
 	d->flush_failures = res == 0 ? 0 : d->flush_failures + 1;
 	if (res != 0)
@@ -245,10 +249,10 @@ static void flush_done(struct loop_op *io, int res)
 	}
 	if (!d->failed)
 		segment_checkpoint_pump(d, false);
-	drive_pump(d);
+	drive_pump_after(d);
 }
 
-/* --- faults ---------------------------------------------------------------------------------------- */
+/* --- faults -------------------- */
 
 void drive_io_result(struct drive *d, int res)
 {
@@ -342,6 +346,7 @@ static void give_up(struct drive *d)
 
 	log_error("store drive %s: given up: %s; its values are gone, %u of %u drives go on",
 		  d->path, d->fail_why, st->drives_live - 1, st->drive_count);
+	must(!d->failed && st->drives_live > 0);
 	d->failed = true;
 	st->drives_live--;
 	st->trusted &= ~(1u << d->index);
@@ -372,7 +377,7 @@ bool drive_quiet(const struct drive *d)
 	       !d->evict_io_busy && d->super_step == 0;
 }
 
-/* --- superblocks ----------------------------------------------------------------------------------- */
+/* --- superblocks -------------------- */
 
 void drive_super_fill(const struct drive *d, struct fmt_super_info *out)
 {
@@ -418,6 +423,7 @@ static void super_step(struct drive *d)
 
 static void marks_done(struct store *st)
 {
+	must(st->mark_pending && st->marks_left > 0);
 	if (--st->marks_left > 0)
 		return;
 	st->mark_pending = false;
@@ -470,7 +476,7 @@ void store_mark(struct store *st)
 	marks_done(st);
 }
 
-/* --- the pump -------------------------------------------------------------------------------------- */
+/* --- the pump -------------------- */
 
 static void tick_set(struct drive *d)
 {
@@ -480,10 +486,40 @@ static void tick_set(struct drive *d)
 		loop_timer_set(st->loop, &st->tick, loop_now_ns(st->loop) + STORE_TICK_NS);
 }
 
+/* What holds for a drive whenever no function of it runs. */
+static void drive_check(const struct drive *d)
+{
+	unsigned open = 0;
+
+	must(d->disk != NULL && d->index < d->st->drive_count);
+	must(d->free_count <= d->segment_count && d->free_first < d->segment_count);
+	must(d->append_busy <= STORE_WRITES_MAX && d->reading_busy <= STORE_READS_MAX);
+	must(d->in_flight_bytes <= d->unflushed_bytes);
+	must(d->flush_busy || list_empty(&d->flush_running));
+	must(d->footer_busy == (d->footer_log != NULL));
+	must(d->super_step <= 4);
+	must(d->evict_state <= EVICT_FLUSH && d->evict_step <= 2);
+	must(!d->evict_io_busy || d->evict_state == EVICT_READ || d->evict_state == EVICT_ERASE);
+	must(list_empty(&d->get_wait) || list_empty(&d->reading_free));
+	for (unsigned i = 0; i < STORE_LOGS; i++) {
+		const struct seg_log *log = &d->log[i];
+
+		if (log->state == SEGLOG_NONE)
+			continue;
+		open += log->state == SEGLOG_OPEN;
+		must(log->segment_index < d->segment_count);
+		must(d->segment[log->segment_index].state == SEGMENT_OPEN);
+		must(log->next_block < d->segment_blocks && log->in_flight <= d->append_busy);
+		must(log->in_flight == 0 || !list_empty(&log->appends));
+	}
+	must(open <= 1);
+}
+
 void drive_pump(struct drive *d)
 {
 	if (d->failed || d->st->closed)
 		return;
+	drive_check(d);
 	if (d->fail_why != NULL) {
 		give_up(d);
 		return;
@@ -496,6 +532,17 @@ void drive_pump(struct drive *d)
 		tick_set(d);
 	if (d->st->closing)
 		store_close_pump(d->st);
+}
+
+/* After operations ended: where the index was full, others may go on too. */
+void drive_pump_after(struct drive *d)
+{
+	if (!d->st->index_pressure) {
+		drive_pump(d);
+		return;
+	}
+	d->st->index_pressure = false;
+	store_pump(d->st);
 }
 
 void store_pump(struct store *st)
@@ -531,7 +578,8 @@ static bool tick_drive(struct drive *d, uint64_t now)
 		return false;
 	if (oldest != UINT64_MAX && now > oldest && now - oldest > STORE_IO_LIMIT_NS)
 		d->fail_why = "no answer within 10 s";
-	/* Quiet since the last tick: flush, and list what is there, so that a restart verifies nothing. */
+	/* Quiet since the last tick: flush, and list what is there, so that a restart verifies
+	 * nothing. */
 	idle = d->append_busy == 0 && d->writes_at_tick == placed;
 	d->writes_at_tick = placed;
 	if (idle && d->unflushed_bytes > 0)

@@ -8,12 +8,13 @@
  *        -> FLUSH  and that is made durable
  *        -> IDLE   the segment is free
  *
- * Which one: a segment without a live value and without a tombstone, at any time; else the oldest of the drive (in a
- * namespace that evicts, or if it has no live value). Never a younger one before an older one: so when a tombstone
- * goes, every record that it covers has gone before, durably, and nothing deleted comes back.
- * The same across drives: a segment whose records are younger than the start of another drive's eviction
- * waits for that eviction. Values asked for since they were written carry INDEX_HIT: the place where a later
- * version carries them forward is victim_drop(). Runs on the store's loop.
+ * Which one: a segment without a live value and without a tombstone, at any time; else the oldest
+ * of the drive (in a namespace that evicts, or if it has no live value). Never a younger one before
+ * an older one: so when a tombstone goes, every record that it covers has gone before, durably, and
+ * nothing deleted comes back. The same across drives: a segment whose records are younger than the
+ * start of another drive's eviction waits for that eviction. Values asked for since they were
+ * written carry INDEX_HIT: the place where a later version carries them forward is victim_drop().
+ * Runs on the store's loop.
  */
 #include <errno.h>
 #include <string.h>
@@ -102,6 +103,7 @@ static void io_submit(struct drive *d, bool write, uint64_t block, uint64_t byte
 		.offset_bytes = block << FMT_BLOCK_SHIFT,
 		.bytes = bytes,
 	};
+	must(!d->evict_io_busy && !d->failed && bytes <= d->footer_bytes_max);
 	d->evict_io_busy = true;
 	d->evict_started_ns = loop_now_ns(d->st->loop);
 	if (write)
@@ -119,7 +121,7 @@ static struct fmt_place place_of(const struct drive *d, uint32_t block)
 	};
 }
 
-/* --- dropping keys --------------------------------------------------------------------------------- */
+/* --- dropping keys -------------------- */
 
 static void key_drop(struct drive *d, uint32_t entry)
 {
@@ -163,8 +165,9 @@ static void victim_drop(struct drive *d, int res)
 
 			memcpy(key.byte, e->key, sizeof(key.byte));
 			entry = index_find(st->index, &key);
-			if (entry != INDEX_NONE && index_place(st->index, entry).drive == d->index &&
-			    index_place(st->index, entry).sequence == sequence)
+			if (entry == INDEX_NONE || index_place(st->index, entry).drive != d->index)
+				continue;
+			if (index_place(st->index, entry).sequence == sequence)
 				key_drop(d, entry);
 		}
 	}
@@ -174,7 +177,7 @@ static void victim_drop(struct drive *d, int res)
 	d->evict_state = EVICT_DRAIN;
 }
 
-/* --- steps ----------------------------------------------------------------------------------------- */
+/* --- steps -------------------- */
 
 static void victim_start(struct drive *d, uint32_t victim)
 {
@@ -211,12 +214,14 @@ static void erase_step(struct drive *d)
 		.mount = st->mount,
 	};
 
+	must(seg->state == SEGMENT_EVICTING && seg->live_count == 0 && seg->reader_count == 0);
 	if (d->evict_step == 0)
 		seg->generation = segment_generation(st);
 	info.generation = seg->generation;
 	if (info.oldest_generation == 0)
 		info.oldest_generation = info.generation;
-	/* The footer first: so one that says "sealed" may be believed without a look at the header. */
+	/* The footer first: so one that says "sealed" may be believed without a look at the
+	 * header. */
 	if (d->evict_step == 0)
 		fmt_footer_write(d->evict_memory, &at, st->segment_bytes, &info, NULL);
 	else
@@ -228,14 +233,15 @@ static void evict_end(struct drive *d, bool good)
 {
 	struct segment *seg = &d->segment[d->evict_segment];
 
+	must(d->st->evictions > 0 && seg->state == SEGMENT_EVICTING);
 	d->evict_state = EVICT_IDLE;
 	d->st->evictions--;
 	if (good) {
 		evict_free(d, d->evict_segment);
 		d->st->count.evicted_segments++;
 	} else {
-		log_warn("store drive %s: segment %u can't be overwritten; it is left alone", d->path,
-			 d->evict_segment);
+		log_warn("store drive %s: segment %u can't be overwritten; it is left alone",
+			 d->path, d->evict_segment);
 		seg->state = SEGMENT_BAD;
 	}
 	d->st->index_pressure = false;
@@ -271,7 +277,7 @@ static void evict_io_done(struct loop_op *io, int res)
 	drive_io_result(d, res);
 	if (d->evict_state == EVICT_READ) {
 		victim_drop(d, res);
-		store_pump(d->st);           /* keys went: others may have waited for room in the index */
+		store_pump(d->st);           /* others may have waited for room in the index */
 		return;
 	}
 	must(d->evict_state == EVICT_ERASE);
@@ -305,7 +311,7 @@ static void pressure(struct store *st)
 	struct drive *oldest = NULL;
 	uint64_t generation = UINT64_MAX;
 
-	if (!st->index_pressure || st->evictions > 0)
+	if (!st->index_pressure || !st->opts.evict || st->evictions > 0)
 		return;
 	for (unsigned i = 0; i < st->drive_count; i++) {
 		struct drive *d = &st->drive[i];

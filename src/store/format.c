@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes and checks the store's drive format. Pure functions; bytes from a drive are input, so each check
- * looks at every field once and answers in words. Any thread.
+ * Writes and checks the store's drive format. Pure functions; bytes from a drive are input, so each
+ * check looks at every field once and answers in words. Any thread.
  */
 #include "store/format.h"
 
@@ -204,6 +204,7 @@ void fmt_footer_write(uint8_t *out, const struct fmt_place *at, uint32_t segment
 	struct fmt_segment_info info = *in;
 	struct fmt_segment s;
 
+	must(in->entry_count <= fmt_entries_max(segment_bytes) && in->used_blocks >= 1);
 	info.entries_crc = crc32c(entries, in->entry_count * sizeof(*entries));
 	s = segment_of(footer_magic, at, segment_bytes, &info);
 	memset(out, 0, (size_t)blocks * FMT_BLOCK_BYTES);
@@ -278,15 +279,17 @@ void fmt_record_write(uint8_t out[sizeof(struct fmt_record)], const struct fmt_p
 		.payload_xxh3 = le64_of(in->payload_xxh3),
 	};
 
-	must(in->sequence <= FMT_SEQ_MAX);
+	must(in->sequence <= FMT_SEQ_MAX && in->key.len >= 1 && in->key.len <= KV_KEY_BYTES_MAX);
+	must(in->kind == FMT_PUT || in->value_bytes == 0);
 	memcpy(r.magic, record_magic, sizeof(r.magic));
 	memcpy(r.key, in->key.byte, sizeof(r.key));
 	r.crc = struct_crc(&r, sizeof(r));
 	memcpy(out, &r, sizeof(r));
 }
 
-const char *fmt_record_check(const uint8_t in[sizeof(struct fmt_record)], const struct fmt_place *at,
-			     uint32_t room_blocks, struct fmt_record_info *out)
+const char *fmt_record_check(const uint8_t in[sizeof(struct fmt_record)],
+			     const struct fmt_place *at, uint32_t room_blocks,
+			     struct fmt_record_info *out)
 {
 	struct fmt_record r;
 

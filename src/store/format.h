@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the store writes on a drive, and the pure functions that write and check it. docs/formats.md section
- * "Drive" is the prose, with the crash table.
+ * What the store writes on a drive, and the pure functions that write and check it. docs/formats.md
+ * section "Drive" is the prose, with the crash table.
  *
  *   block 0            superblock, first copy
  *   block 1..15        zero
- *   block 16 + i * n   segment i of n blocks: header, records, ..., footer (ends at the segment's end)
- *   last block         superblock, second copy
+ *   block 16 + i * n   segment i of n blocks: header, records, ..., footer (ends at the segment's
+ *   end) last block         superblock, second copy
  *
- * Everything carries magic, version, the store's id, its own address and a CRC32C, so that bytes of another
- * store, of another generation of the segment or of another place are never taken for these. Checks
- * answer with a word for people: NULL is "fine". Any thread.
+ * Everything carries magic, version, the store's id, its own address and a CRC32C, so that bytes of
+ * another store, of another generation of the segment or of another place are never taken for
+ * these. Checks answer with a word for people: NULL is "fine". Any thread.
  */
 #ifndef KVOF_STORE_FORMAT_H
 #define KVOF_STORE_FORMAT_H
@@ -39,7 +39,7 @@ struct fmt_place {
 
 struct fmt_super {
 	uint8_t magic[8];
-	le32 crc;                            /* of the bytes that follow it, to the end of the struct */
+	le32 crc;                            /* of the bytes that follow, to the struct's end */
 	le32 version;
 	uint8_t uuid[16];                    /* of the store; its first 8 bytes are the store id */
 	uint8_t drive, drive_count;
@@ -54,7 +54,7 @@ struct fmt_super {
 	le32 trusted;                        /* bit i: what drive i holds may be believed */
 	le32 reserved_b;
 	le64 generation_min;                 /* segments of this drive below it are dead */
-	le64 sequence_min;                   /* no record was given a sequence number above it yet */
+	le64 sequence_min;                   /* sequence numbers go on above it */
 	uint8_t reserved_c[152];
 };
 _Static_assert(sizeof(struct fmt_super) == 256, "superblock is 256 bytes");
@@ -64,8 +64,8 @@ _Static_assert(_Alignof(struct fmt_super) == 1, "read in place");
 
 enum fmt_segment_state { FMT_SEGMENT_ERASED = 1, FMT_SEGMENT_OPEN = 2, FMT_SEGMENT_SEALED = 3 };
 
-/* The same struct heads a segment and its footer. In the footer the records up to used_blocks are listed;
- * in state OPEN more may follow there, found by hopping over record headers. */
+/* The same struct heads a segment and its footer. In the footer the records up to used_blocks are
+ * listed; in state OPEN more may follow there, found by hopping over record headers. */
 struct fmt_segment {
 	uint8_t magic[8];                    /* differs between header and footer */
 	le32 crc;
@@ -126,14 +126,16 @@ _Static_assert(_Alignof(struct fmt_record) == 1, "read in place");
 
 static inline uint32_t fmt_record_blocks(uint32_t value_bytes)
 {
-	return (uint32_t)((sizeof(struct fmt_record) + (uint64_t)value_bytes + FMT_BLOCK_BYTES - 1) >>
-			  FMT_BLOCK_SHIFT);
+	uint64_t bytes = sizeof(struct fmt_record) + (uint64_t)value_bytes;
+
+	return (uint32_t)((bytes + FMT_BLOCK_BYTES - 1) >> FMT_BLOCK_SHIFT);
 }
 
 /* Blocks of a footer that lists entry_count records. */
 static inline uint32_t fmt_footer_blocks(uint32_t entry_count)
 {
-	uint32_t more = entry_count > FMT_TAIL_ENTRIES ? entry_count - (uint32_t)FMT_TAIL_ENTRIES : 0;
+	uint32_t tail = (uint32_t)FMT_TAIL_ENTRIES;
+	uint32_t more = entry_count > tail ? entry_count - tail : 0;
 	uint32_t per_block = FMT_BLOCK_BYTES / sizeof(struct fmt_entry);
 
 	return 1 + (more + per_block - 1) / per_block;
@@ -147,7 +149,9 @@ static inline uint32_t fmt_entries_max(uint32_t segment_bytes)
 
 static inline uint64_t fmt_segment_block(uint32_t segment_bytes, uint32_t segment_index)
 {
-	return FMT_FIRST_SEGMENT_BLOCK + (uint64_t)(segment_bytes >> FMT_BLOCK_SHIFT) * segment_index;
+	uint64_t segment_blocks = segment_bytes >> FMT_BLOCK_SHIFT;
+
+	return FMT_FIRST_SEGMENT_BLOCK + segment_blocks * segment_index;
 }
 
 /* Number of segments that fit a drive. */
@@ -206,7 +210,8 @@ struct fmt_record_info {
 void fmt_record_write(uint8_t out[sizeof(struct fmt_record)], const struct fmt_place *at,
 		      const struct fmt_record_info *in);
 /* room_blocks: blocks from here to the end of what the record may take. */
-const char *fmt_record_check(const uint8_t in[sizeof(struct fmt_record)], const struct fmt_place *at,
-			     uint32_t room_blocks, struct fmt_record_info *out);
+const char *fmt_record_check(const uint8_t in[sizeof(struct fmt_record)],
+			     const struct fmt_place *at, uint32_t room_blocks,
+			     struct fmt_record_info *out);
 
 #endif

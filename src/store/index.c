@@ -3,10 +3,12 @@
  * The index: see index.h for its three parts.
  *
  * Invariants (index_check):
- *  - an entry is used if and only if its key length is not 0; used entries are in the table once, in the order once;
- *  - the table's probe chains have no gap: a key is found between its home slot and the first empty one;
- *  - leaves are in key order, none is empty, and two neighbours hold more than one leaf can, so that
- *    the number of leaves stays below 2 * keys / LEAF_KEYS + 2.
+ *  - an entry is used if and only if its key length is not 0; used entries are in the table once,
+ *    in the order once;
+ *  - the table's probe chains have no gap: a key is found between its home slot and the first empty
+ *    one;
+ *  - leaves are in key order, none is empty, and two neighbours hold more than one leaf can, so
+ *    that the number of leaves stays below 2 * keys / LEAF_KEYS + 2.
  *
  * Owned by one loop.
  */
@@ -49,7 +51,7 @@ struct line {
 struct index {
 	uint32_t magic;
 	uint32_t keys_max, count;
-	uint32_t fresh, free;                /* entries never used start here; chain of freed ones */
+	uint32_t fresh, free;                /* first never used; chain of freed ones */
 	uint32_t table_slots;
 	bool sorted;
 	struct entry *pool;
@@ -83,7 +85,7 @@ static int entry_compare(const struct entry *e, const struct kv_key *key)
 	return order != 0 ? order : (int)(e->word & 31) - (int)key->len;
 }
 
-/* --- memory ---------------------------------------------------------------------------------------- */
+/* --- memory -------------------- */
 
 static void *take(uint64_t bytes)
 {
@@ -171,7 +173,7 @@ uint32_t index_keys_max(const struct index *ix)
 	return ix->keys_max;
 }
 
-/* --- table ----------------------------------------------------------------------------------------- */
+/* --- table -------------------- */
 
 static uint32_t home_slot(const struct index *ix, const uint8_t key[KV_KEY_BYTES_MAX])
 {
@@ -222,7 +224,7 @@ uint32_t index_find(const struct index *ix, const struct kv_key *key)
 	return ix->table[table_find(ix, key)];
 }
 
-/* --- order ----------------------------------------------------------------------------------------- */
+/* --- order -------------------- */
 
 static void line_refresh(struct index *ix, uint32_t at)
 {
@@ -467,7 +469,7 @@ unsigned index_list(const struct index *ix, const struct kv_key *from, uint32_t 
 	return n;
 }
 
-/* --- entries --------------------------------------------------------------------------------------- */
+/* --- entries -------------------- */
 
 struct index_place index_place(const struct index *ix, uint32_t entry)
 {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The index of one shard: which record holds the value of a key, and all keys in order. Memory only.
+ * The index of one shard: which record holds the value of a key, and all keys in order. Memory
+ * only.
  *
  *   pool    32 bytes an entry; an entry keeps its number for life, free ones are chained
  *   table   entry numbers by hash, open addressing, at most 4/5 full: 5 bytes a key
  *   order   entry numbers in key order, in leaves of 256 to 512: 8 bytes a key at worst
  *
- * So a key costs at most 32 + 5 + 8 + 0.1 = 45.1 bytes when the index is full (bound of the design: 48).
- * A lookup touches two cache lines; an insert adds the ordered list (about 10 probes).
+ * So a key costs at most 32 + 5 + 8 + 0.1 = 45.1 bytes when the index is full (bound of the design:
+ * 48). A lookup touches two cache lines; an insert adds the ordered list (about 10 probes).
  *
  * All memory is taken by index_open(). Owned by one loop; no locks.
  */
@@ -25,7 +26,7 @@
 
 enum index_flag {
 	INDEX_HIT = 1,               /* asked for since it was written or carried forward */
-	INDEX_DEAD = 2,              /* its record can't be read: a miss, but the place is still known */
+	INDEX_DEAD = 2,              /* its record can't be read: a miss with a place */
 	INDEX_TOMBSTONE = 4,         /* only while a store is being recovered */
 };
 
@@ -60,12 +61,13 @@ uint32_t index_keys_max(const struct index *ix);
 /* Bytes bought at open. */
 uint64_t index_bytes(const struct index *ix);
 
-/* Fills entries in key order from `from` (inclusive; len 0: from the first). Return: number filled. */
+/* Fills entries in key order from `from` (inclusive; len 0: from the first). Return: number
+ * filled. */
 unsigned index_list(const struct index *ix, const struct kv_key *from, uint32_t *entries,
 		    unsigned count);
 
-/* Recovery inserts in no order and builds the order once, at the end: until index_sort() has run, index_list() must
- * not be called. A fresh index is sorted. */
+/* Recovery inserts in no order and builds the order once, at the end: until index_sort() has run,
+ * index_list() must not be called. A fresh index is sorted. */
 void index_unsort(struct index *ix);
 int index_sort(struct index *ix);
 

@@ -11,10 +11,11 @@
  *   index.c     key to place, and the order of keys
  *   format.c    bytes on drives
  *
- * How a put goes: op waits for its key (store.c), for its drive (drive_queue), gets a place in the open segment
- * (segment.c), is written in one write, and is answered when it and everything before it in that
- * segment is written. So at any instant what was answered is a prefix of each open segment, and a restart finds
- * it by hopping from header to header until the first one that is not there.
+ * How a put goes: op waits for its key (store.c), for its drive (drive_queue), gets a place in the
+ * open segment (segment.c), is written in one write, and is answered when it and everything before
+ * it in that segment is written. So at any instant what was answered is a prefix of each open
+ * segment, and a restart finds it by hopping from header to header until the first one that is not
+ * there.
  */
 #ifndef KVOF_STORE_INNER_H
 #define KVOF_STORE_INNER_H
@@ -38,7 +39,7 @@
 #define STORE_CLOSE_LIMIT_NS (3 * NS_PER_S)
 #define STORE_CHECKPOINT_BLOCKS_MAX 16u
 
-/* --- buffers --------------------------------------------------------------------------------------- */
+/* --- buffers -------------------- */
 
 struct buf_slot {
 	struct store_buf buf;
@@ -76,7 +77,7 @@ void buf_pad(struct store_buf *buf);
 uint32_t buf_blocks(const struct store_buf *buf);
 bool buf_pool_idle(const struct buf_pool *p);
 
-/* --- drives and segments --------------------------------------------------------------------------- */
+/* --- drives and segments -------------------- */
 
 enum segment_state {
 	SEGMENT_FREE,                        /* erased on the drive, or never used */
@@ -141,7 +142,7 @@ struct seg_log {
 	struct drive *drive;
 	uint32_t segment_index;
 	uint8_t state;                       /* enum seglog_state */
-	bool broken;                         /* a write failed: what was not answered goes elsewhere */
+	bool broken;                         /* a write failed: the rest goes elsewhere */
 	bool checkpoint_due;
 	uint32_t next_block;                 /* where the next record goes */
 	uint32_t append_count;               /* records placed, answered or not */
@@ -249,7 +250,7 @@ struct store {
 	struct buf_pool pool;
 	struct list_link key_busy[STORE_KEY_BUCKETS];
 	uint64_t ops_in_flight;
-	uint32_t puts_placed;                /* each may need an entry of the index when it is answered */
+	uint32_t puts_placed;                /* each may yet need an entry of the index */
 	uint32_t dead_entries;               /* entries with INDEX_DEAD */
 	bool index_pressure;
 	bool mark_pending, mark_again;       /* survivors are being told that a drive is out */
@@ -325,8 +326,9 @@ void store_forget(struct store **st);
 int drive_init(struct drive *d);
 void drive_free(struct drive *d);
 void drive_queue(struct drive *d, struct store_op *op);
-struct drive *drive_choose(struct store *st, const struct store_op *op);
+struct drive *drive_choose(struct store *st, struct store_op *op);
 void drive_pump(struct drive *d);
+void drive_pump_after(struct drive *d);
 void store_pump(struct store *st);
 void drive_io_result(struct drive *d, int res);
 void drive_flush(struct drive *d, struct flush_wait *w);

@@ -3,19 +3,20 @@
  * store_open(): makes a store on blank drives, or finds what is on them. Control path; blocks.
  *
  *  1. open and lock every drive, read both superblocks, refuse what is not one whole set of ours
- *  2. a new mount number goes into the superblocks, second copy first, with a flush between, before anything else
- *     is written: what this run writes can be told from leftovers of earlier ones
+ *  2. a new mount number goes into the superblocks, second copy first, with a flush between, before
+ *     anything else is written: what this run writes can be told from leftovers of earlier ones
  *  3. of each segment read header and footer, the younger generation counts; below the drive's
  *     `oldest_generation` nothing does
- *  4. footers list their records; after the last one listed, segments that are not sealed are hopped over from
- *     record header to record header until one is not there, of another generation, or of an older mount
- *  5. records behind the last watermark (`durable_blocks`) were not flushed when the process died: their
- *     payload is read and compared; the first that is not whole ends the segment
+ *  4. footers list their records; after the last one listed, segments that are not sealed are
+ *     hopped over from record header to record header until one is not there, of another
+ *     generation, or of an older mount
+ *  5. records behind the last watermark (`durable_blocks`) were not flushed when the process died:
+ *     their payload is read and compared; the first that is not whole ends the segment
  *  6. the youngest unsealed segment of a drive is appended to again, the others are sealed
  *
- * So an open reads superblocks, headers, footers, one block a record since the last footer, and at most the window
- * of unflushed data of each drive (1/128 of it). Deletes are kept in the index as tombstones until
- * all is read, since drives are read one after another.
+ * So an open reads superblocks, headers, footers, one block a record since the last footer, and at
+ * most the window of unflushed data of each drive (1/128 of it). Deletes are kept in the index as
+ * tombstones until all is read, since drives are read one after another.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -101,7 +102,7 @@ static void *pages(uint64_t bytes)
 	return at == MAP_FAILED ? NULL : at;
 }
 
-/* --- drives and superblocks ------------------------------------------------------------------------ */
+/* --- drives and superblocks -------------------- */
 
 static const char *path_of(const struct found *f)
 {
@@ -177,14 +178,14 @@ static int found_refuse(struct opening *o, const struct found *f)
 {
 	switch (f->verdict) {
 	case FMT_SUPER_FOREIGN:
-		return fail(o, -EPROTO, "drive %s: holds data that is not kvof's (first 128 KiB not "
-					"zero); format to overwrite it", path_of(f));
+		return fail(o, -EPROTO, "drive %s: holds data that is not kvof's (first 128 KiB "
+			    "not zero); format to overwrite it", path_of(f));
 	case FMT_SUPER_NEWER:
-		return fail(o, -EPROTO, "drive %s: superblock version is newer than %u; use a newer "
-					"kvof, or format", path_of(f), FMT_VERSION);
+		return fail(o, -EPROTO, "drive %s: superblock version is newer than %u; use a "
+			    "newer kvof, or format", path_of(f), FMT_VERSION);
 	case FMT_SUPER_DAMAGED:
-		return fail(o, -EPROTO, "drive %s: both superblocks are damaged (checksum); format to "
-					"start anew", path_of(f));
+		return fail(o, -EPROTO, "drive %s: both superblocks are damaged (checksum); format "
+			    "to start anew", path_of(f));
 	default:
 		return 0;
 	}
@@ -219,13 +220,13 @@ static int set_check(struct opening *o)
 	if (o->fresh)
 		return 0;
 	if (blank > 0)
-		return fail(o, -EINVAL, "drive %s: blank, but %s belongs to a store of %u drives; give "
-					"the drive of the set, or format", path_of(a_blank),
-			    path_of(first), first->super.drive_count);
+		return fail(o, -EINVAL, "drive %s: blank, but %s belongs to a store of %u drives; "
+			    "give the drive of the set, or format", path_of(a_blank), path_of(first),
+			    first->super.drive_count);
 	if (first->super.drive_count != n)
 		return fail(o, first->super.drive_count > n ? -ENOENT : -EINVAL,
-			    "drive %s: belongs to a store of %u drives, %u are given", path_of(first),
-			    first->super.drive_count, n);
+			    "drive %s: belongs to a store of %u drives, %u are given",
+			    path_of(first), first->super.drive_count, n);
 	for (unsigned i = 0; i < n; i++) {
 		const struct found *f = &o->found[i];
 
@@ -234,18 +235,23 @@ static int set_check(struct opening *o)
 		if (memcmp(f->super.uuid, first->super.uuid, 16) != 0 ||
 		    f->super.drive_count != n ||
 		    f->super.segment_bytes != first->super.segment_bytes)
-			return fail(o, -EINVAL, "drive %s: of another set than %s (store id differs)",
-				    path_of(f), path_of(first));
+			return fail(o, -EINVAL, "drive %s: of another set than %s (store id "
+				    "differs)", path_of(f), path_of(first));
+		if (disk_info(f->disk)->bytes < f->super.drive_bytes)
+			return fail(o, -EINVAL, "drive %s: %" PRIu64 " bytes, but it had %" PRIu64
+				    " when it was made", path_of(f), disk_info(f->disk)->bytes,
+				    f->super.drive_bytes);
 		for (unsigned j = 0; j < i; j++) {
 			if (!o->found[j].missing && o->found[j].super.drive == f->super.drive)
-				return fail(o, -EINVAL, "drive %s: is drive %u of its set, and so is %s",
-					    path_of(f), f->super.drive, path_of(&o->found[j]));
+				return fail(o, -EINVAL, "drive %s: is drive %u of its set, and so "
+					    "is %s", path_of(f), f->super.drive,
+					    path_of(&o->found[j]));
 		}
 	}
 	return 0;
 }
 
-/* --- geometry -------------------------------------------------------------------------------------- */
+/* --- geometry -------------------- */
 
 static uint64_t drive_share(const struct opening *o, const struct found *f)
 {
@@ -278,8 +284,8 @@ static int geometry_choose(struct opening *o)
 			size = least;
 	}
 	if (size < least || size % FMT_BLOCK_BYTES != 0)
-		return fail(o, -EINVAL, "segment size: %" PRIu64 " bytes; with values of up to %u bytes "
-					"it must be a multiple of 4096 and at least %" PRIu64, size,
+		return fail(o, -EINVAL, "segment size: %" PRIu64 " bytes; with values of up to %u "
+			    "bytes it must be a multiple of 4096 and at least %" PRIu64, size,
 			    st->opts.value_bytes_max, least);
 	st->segment_bytes = (uint32_t)size;
 	return 0;
@@ -291,8 +297,8 @@ static int geometry_check(struct opening *o)
 	struct store *st = o->st;
 
 	if (segment_least(st->opts.value_bytes_max) > st->segment_bytes)
-		return fail(o, -EINVAL, "values of up to %u bytes do not fit the segments of %u bytes that "
-					"this store was made with; format, or use a smaller limit",
+		return fail(o, -EINVAL, "values of up to %u bytes do not fit the segments of %u "
+			    "bytes that this store was made with; format, or use a smaller limit",
 			    st->opts.value_bytes_max, st->segment_bytes);
 	for (unsigned i = 0; i < st->drive_count; i++) {
 		struct drive *d = &st->drive[i];
@@ -311,8 +317,8 @@ static int geometry_check(struct opening *o)
 			d->segment_count++;          /* planted fault */
 #endif
 		if (d->segment_count < SEGMENTS_MIN)
-			return fail(o, -EINVAL, "drive %s: too small: %" PRIu64 " bytes usable, at least "
-						"%" PRIu64 " with values of up to %u bytes", d->path,
+			return fail(o, -EINVAL, "drive %s: too small: %" PRIu64 " bytes usable, at "
+				    "least %" PRIu64 " with values of up to %u bytes", d->path,
 				    share, (uint64_t)SEGMENTS_MIN * st->segment_bytes + 17 * 4096,
 				    st->opts.value_bytes_max);
 	}
@@ -332,7 +338,7 @@ static uint32_t keys_max(const struct store *st)
 	return (uint32_t)bytes_min(keys, INDEX_KEYS_LIMIT);
 }
 
-/* --- superblocks written --------------------------------------------------------------------------- */
+/* --- superblocks written -------------------- */
 
 static int super_write(struct opening *o, struct drive *d)
 {
@@ -340,6 +346,7 @@ static int super_write(struct opening *o, struct drive *d)
 	struct fmt_super_info info;
 	int rc;
 
+	must(last > FMT_FIRST_SEGMENT_BLOCK);
 	drive_super_fill(d, &info);
 	fmt_super_write(o->block, &info, last);
 	rc = write_again(d->disk, o->block, FMT_BLOCK_BYTES, last << FMT_BLOCK_SHIFT);
@@ -351,7 +358,8 @@ static int super_write(struct opening *o, struct drive *d)
 	if (rc == 0)
 		rc = disk_flush_now(d->disk);
 	if (rc != 0)
-		return fail(o, rc, "drive %s: superblock can't be written: %s", d->path, strerror(-rc));
+		return fail(o, rc, "drive %s: superblock can't be written: %s", d->path,
+			    strerror(-rc));
 	return 0;
 }
 
@@ -369,7 +377,7 @@ static int supers_write(struct opening *o)
 	return 0;
 }
 
-/* --- segments -------------------------------------------------------------------------------------- */
+/* --- segments -------------------- */
 
 static struct fmt_place place_of(const struct drive *d, uint32_t segment, uint32_t block)
 {
@@ -378,6 +386,11 @@ static struct fmt_place place_of(const struct drive *d, uint32_t segment, uint32
 		.drive = d->index,
 		.block = fmt_segment_block(d->st->segment_bytes, segment) + block,
 	};
+}
+
+static bool block_read(struct opening *o, struct drive *d, uint64_t block)
+{
+	return read_again(d->disk, o->block, FMT_BLOCK_BYTES, block << FMT_BLOCK_SHIFT) == 0;
 }
 
 /* A look at one of the two; again where it is neither good nor blank, since a read may lie once. */
@@ -390,7 +403,7 @@ static bool frame_read(struct opening *o, struct drive *d, uint32_t i, bool foot
 	for (int tries = 0; tries < 2; tries++) {
 		const char *wrong = "unread";
 
-		if (read_again(d->disk, o->block, FMT_BLOCK_BYTES, at.block << FMT_BLOCK_SHIFT) == 0)
+		if (block_read(o, d, at.block))
 			wrong = footer ? fmt_footer_check(o->block, &at, bytes, out)
 				       : fmt_header_check(o->block, &at, bytes, out);
 		if (wrong == NULL)
@@ -456,7 +469,8 @@ static bool record_whole(struct opening *o, struct drive *d, uint32_t segment,
 	struct fmt_place at = place_of(d, segment, le32_get(e->block));
 	struct fmt_record_info info;
 
-	must(length <= o->record_bytes);
+	must(length <= o->record_bytes && length >= FMT_BLOCK_BYTES);
+	must(le32_get(e->block) >= 1 && le32_get(e->block) < d->segment_blocks);
 	for (int tries = 0; tries < 2; tries++) {
 		if (read_again(d->disk, o->record, length, at.block << FMT_BLOCK_SHIFT) == 0 &&
 		    fmt_record_check(o->record, &at, d->segment_blocks, &info) == NULL &&
@@ -477,8 +491,7 @@ static bool hop_read(struct opening *o, struct drive *d, uint32_t segment, uint3
 	uint32_t room = d->segment_blocks - 1 - block;
 
 	for (int tries = 0; tries < 2; tries++) {
-		if (read_again(d->disk, o->block, FMT_BLOCK_BYTES, at.block << FMT_BLOCK_SHIFT) == 0 &&
-		    fmt_record_check(o->block, &at, room, out) == NULL)
+		if (block_read(o, d, at.block) && fmt_record_check(o->block, &at, room, out) == NULL)
 			return true;
 		if (bytes_all_zero(o->block, FMT_BLOCK_BYTES))
 			return false;
@@ -533,6 +546,7 @@ static bool footer_read(struct opening *o, struct seg_log *log, const struct fmt
 	uint64_t bytes = (uint64_t)fmt_footer_blocks(info->entry_count) << FMT_BLOCK_SHIFT;
 	uint64_t end = place_of(d, log->segment_index, d->segment_blocks).block << FMT_BLOCK_SHIFT;
 
+	must(bytes <= d->footer_bytes_max);
 	for (int tries = 0; tries < 2; tries++) {
 		if (read_again(d->disk, d->footer_memory, bytes, end - bytes) == 0 &&
 		    fmt_footer_entries(d->footer_memory, info, log->entries) == NULL)
@@ -541,7 +555,8 @@ static bool footer_read(struct opening *o, struct seg_log *log, const struct fmt
 	return false;
 }
 
-/* Reads one segment into the log (scratch or to be kept) and applies its records. True: it is not sealed. */
+/* Reads one segment into the log (scratch or to be kept) and applies its records. True: it is not
+ * sealed. */
 static bool segment_read(struct opening *o, struct seg_log *log, const struct seg_found *f)
 {
 	struct drive *d = log->drive;
@@ -556,6 +571,8 @@ static bool segment_read(struct opening *o, struct seg_log *log, const struct se
 	log->checkpoint_entries = log->entry_count;
 	if (!sealed)
 		segment_hop(o, log, listed ? f->info.mount : 0);
+	must(log->next_block >= 1 && log->next_block < d->segment_blocks);
+	must(log->entry_count < log->next_block);
 	log->append_count = log->durable_entries = log->entry_count;
 	log->written_blocks = log->durable_blocks = log->next_block;
 	seg->state = SEGMENT_SEALED;
@@ -575,6 +592,7 @@ static void footer_write_now(struct opening *o, struct seg_log *log, enum fmt_se
 	uint64_t bytes = (uint64_t)fmt_footer_blocks(log->entry_count) << FMT_BLOCK_SHIFT;
 	uint64_t end = place_of(d, log->segment_index, d->segment_blocks).block << FMT_BLOCK_SHIFT;
 
+	must(bytes <= d->footer_bytes_max);
 	segment_footer_build(log, log->entry_count, log->written_blocks, state, d->footer_memory);
 	if (write_again(d->disk, d->footer_memory, bytes, end - bytes) == 0)
 		log->checkpoint_entries = log->entry_count;
@@ -583,12 +601,13 @@ static void footer_write_now(struct opening *o, struct seg_log *log, enum fmt_se
 /* In order of age, so that the last one that is not sealed is the one to go on with. */
 static int order_by_generation(const void *a, const void *b, void *found)
 {
-	const struct seg_found *x = (const struct seg_found *)found + *(const uint32_t *)a;
-	const struct seg_found *y = (const struct seg_found *)found + *(const uint32_t *)b;
+	uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
+	const struct seg_found *x = (const struct seg_found *)found + i;
+	const struct seg_found *y = (const struct seg_found *)found + j;
 
 	if (x->info.generation != y->info.generation)
 		return x->info.generation < y->info.generation ? -1 : 1;
-	return *(const uint32_t *)a < *(const uint32_t *)b ? -1 : *(const uint32_t *)a > *(const uint32_t *)b;
+	return i < j ? -1 : i > j;
 }
 
 /* Log 0 is kept for the youngest unsealed segment; log 1 reads the others. */
@@ -628,8 +647,8 @@ static void segments_apply(struct opening *o, struct drive *d, struct seg_found 
 	}
 }
 
-/* The cap was made smaller: what lies past it goes, and with it all that is older on this drive, since a delete of it
- * may have been logged there. */
+/* The cap was made smaller: what lies past it goes, and with it all that is older on this drive,
+ * since a delete of it may have been logged there. */
 static void drive_shrink(struct opening *o, struct drive *d)
 {
 	uint32_t all = fmt_segment_count(disk_info(d->disk)->bytes, d->st->segment_bytes);
@@ -718,7 +737,7 @@ static int index_settle(struct opening *o)
 	return index_sort(ix);
 }
 
-/* --- the whole ------------------------------------------------------------------------------------- */
+/* --- the whole -------------------- */
 
 static void set_fresh(struct opening *o)
 {
@@ -730,9 +749,11 @@ static void set_fresh(struct opening *o)
 	st->trusted = (1u << st->drive_count) - 1;
 	st->value_bytes_stored_max = st->opts.value_bytes_max;
 	for (unsigned i = 0; i < st->drive_count; i++) {
-		st->drive[i].disk = o->found[i].disk;
+		struct drive *d = &st->drive[i];
+
+		d->disk = o->found[i].disk;
 		o->found[i].disk = NULL;
-		snprintf(st->drive[i].path, sizeof(st->drive[i].path), "%s", o->found[i].want->path);
+		snprintf(d->path, sizeof(d->path), "%s", o->found[i].want->path);
 	}
 }
 
@@ -759,6 +780,7 @@ static void set_known(struct opening *o)
 		if (s->value_bytes_max > st->value_bytes_stored_max)
 			st->value_bytes_stored_max = s->value_bytes_max;
 	}
+	must(truth != NULL);                         /* set_check() found one */
 	memcpy(st->uuid, truth->uuid, sizeof(st->uuid));
 	st->segment_bytes = truth->segment_bytes;
 	st->mount++;
@@ -771,7 +793,9 @@ static void set_known(struct opening *o)
 
 		if (f->missing)
 			continue;
+		must(f->super.drive < st->drive_count);
 		d = &st->drive[f->super.drive];
+		must(d->disk == NULL);
 		d->disk = f->disk;
 		f->disk = NULL;
 		d->failed = d->missing = false;
@@ -791,12 +815,15 @@ static void set_known(struct opening *o)
 static int store_init(struct opening *o)
 {
 	struct store *st = o->st;
-	uint64_t buffers = st->opts.buffer_bytes != 0 ? st->opts.buffer_bytes : BUFFER_BYTES_DEFAULT;
+	uint64_t buffers = st->opts.buffer_bytes, record_blocks;
 	int rc;
 
+	if (buffers == 0)
+		buffers = BUFFER_BYTES_DEFAULT;
 	if (st->opts.value_bytes_max > st->value_bytes_stored_max)
 		st->value_bytes_stored_max = st->opts.value_bytes_max;
-	o->record_bytes = (uint64_t)fmt_record_blocks(st->value_bytes_stored_max) << FMT_BLOCK_SHIFT;
+	record_blocks = fmt_record_blocks(st->value_bytes_stored_max);
+	o->record_bytes = record_blocks << FMT_BLOCK_SHIFT;
 	o->record = pages(o->record_bytes);
 	st->id = fmt_store_id(st->uuid);
 	rc = geometry_check(o);
@@ -808,8 +835,8 @@ static int store_init(struct opening *o)
 	if (rc == 0)
 		rc = index_open(keys_max(st), &st->index);
 	if (rc != 0 || o->record == NULL)
-		return fail(o, -ENOMEM, "no memory for buffers of %" PRIu64 " bytes and an index of %u keys",
-			    buffers, keys_max(st));
+		return fail(o, -ENOMEM, "no memory for buffers of %" PRIu64 " bytes and an index "
+			    "of %u keys", buffers, keys_max(st));
 	for (unsigned i = 0; i < st->drive_count; i++) {
 		if (drive_init(&st->drive[i]) != 0)
 			return fail(o, -ENOMEM, "drive %s: no memory", st->drive[i].path);
@@ -823,7 +850,8 @@ static int store_recover(struct opening *o)
 	struct store *st = o->st;
 	int rc;
 
-	/* A format first says "made, never opened" everywhere: a crash in between is a format again. */
+	/* A format first says "made, never opened" everywhere: a crash in between is a format
+	 * again. */
 	rc = o->fresh ? supers_write(o) : 0;
 	if (rc == 0 && o->fresh)
 		st->mount = 1;

@@ -2,16 +2,18 @@
 /*
  * Segments of one drive: placing records in the open one, answering them in order, sealing.
  *
- * A record is placed at log->next_block and written together with its header in one write; several are in flight.
- * Invariants:
- *  - what was answered is a prefix of the segment: a record is answered when its write and all writes before it
- *    in the segment are done. A restart finds that prefix by hopping;
- *  - a footer is written only when the records it lists are written and flushed, so it may be believed;
+ * A record is placed at log->next_block and written together with its header in one write; several
+ * are in flight. Invariants:
+ *  - what was answered is a prefix of the segment: a record is answered when its write and all
+ *    writes before it in the segment are done. A restart finds that prefix by hopping;
+ *  - a footer is written only when the records it lists are written and flushed, so it may be
+ *    believed;
  *  - entries[0..entry_count) are the records below written_blocks, in order of place;
- *    durable_entries <= entry_count <= append_count, durable_blocks <= written_blocks <= next_block.
+ *    durable_entries <= entry_count <= append_count, durable_blocks <= written_blocks <=
+ *    next_block.
  *
- * When a write fails, the segment takes no more records; those not answered yet are placed anew elsewhere, and
- * the segment is sealed with what was answered. Runs on the store's loop.
+ * When a write fails, the segment takes no more records; those not answered yet are placed anew
+ * elsewhere, and the segment is sealed with what was answered. Runs on the store's loop.
  */
 #include <errno.h>
 #include <string.h>
@@ -82,7 +84,7 @@ struct seg_log *segment_log_open(const struct drive *d)
 	return NULL;
 }
 
-/* --- placing --------------------------------------------------------------------------------------- */
+/* --- placing -------------------- */
 
 static struct append *append_take(struct seg_log *log, uint32_t block, uint32_t blocks)
 {
@@ -91,6 +93,7 @@ static struct append *append_take(struct seg_log *log, uint32_t block, uint32_t 
 	struct append *a = container_of(link, struct append, link);
 
 	must(link != NULL);
+	must(a->log == NULL && a->op == NULL && blocks > 0);
 	a->drive = d;
 	a->log = log;
 	a->op = NULL;
@@ -132,13 +135,15 @@ static void append_page(struct append *a, uint64_t block)
 
 static void append_free(struct append *a)
 {
+	must(a->drive->append_busy > 0 && a->buf == NULL);
 	list_push_front(&a->drive->append_free, &a->link);
 	a->drive->append_busy--;
 	a->log = NULL;
 	a->op = NULL;
 }
 
-/* Opens the next free segment: its header and an empty footer go out in front of the first record. */
+/* Opens the next free segment: its header and an empty footer go out in front of the first
+ * record. */
 static int log_start(struct drive *d, bool for_delete)
 {
 	struct store *st = d->st;
@@ -229,6 +234,7 @@ static void record_submit(struct seg_log *log, struct store_op *op, uint32_t blo
 
 	a->op = op;
 	a->sequence = info.sequence;
+	must(log->state == SEGLOG_OPEN && info.sequence <= FMT_SEQ_MAX);
 	log->next_block += blocks;
 	log->append_count++;
 	d->segment[log->segment_index].used_blocks = log->next_block;
@@ -264,9 +270,9 @@ static int place_op(struct drive *d, struct store_op *op)
 
 	if (s->kind == OP_PUT &&
 	    index_count(st->index) + st->puts_placed >= index_keys_max(st->index)) {
-		if (!st->opts.evict)
-			return st->puts_placed > 0 ? -EAGAIN : -ENOSPC;
-		st->index_pressure = true;
+		if (!st->opts.evict && st->puts_placed == 0)
+			return -ENOSPC;
+		st->index_pressure = true;           /* a put that fails, a delete or an eviction */
 		return -EAGAIN;
 	}
 	if (list_empty(&d->append_free))
@@ -310,14 +316,15 @@ void segment_append_pump(struct drive *d)
 		d->flush_wanted = true;
 }
 
-/* --- written --------------------------------------------------------------------------------------- */
+/* --- written -------------------- */
 
 static void entry_add(struct seg_log *log, const struct append *a)
 {
 	struct segment *seg = &log->drive->segment[log->segment_index];
 	struct op_state *s = op_state(a->op);
 
-	must(a->sequence >= log->sequence_base);
+	must(a->sequence >= log->sequence_base && a->block == log->written_blocks);
+	must(log->entry_count < fmt_entries_max(log->drive->st->segment_bytes));
 	log->entries[log->entry_count++] = (struct fmt_entry){
 		.block = le32_of(a->block),
 		.value_bytes = le32_of(s->place.value_bytes),
@@ -394,10 +401,13 @@ static void append_done(struct loop_op *io, int res)
 	struct drive *d = a->drive;
 	struct seg_log *log = a->log;
 
+	must(d->in_flight_bytes >= a->bytes);
 	list_remove(&a->watch);
 	d->in_flight_bytes -= a->bytes;
-	if (log != NULL && a->op != NULL)
+	if (log != NULL && a->op != NULL) {
+		must(d->queued_bytes >= a->bytes);
 		d->queued_bytes -= a->bytes;
+	}
 	if (a->buf != NULL)
 		buf_release(&d->st->pool, a->buf);
 	a->buf = NULL;
@@ -412,14 +422,15 @@ static void append_done(struct loop_op *io, int res)
 	must(log->in_flight > 0);
 	log->in_flight--;
 	log_advance(log);
-	drive_pump(d);
+	drive_pump_after(d);
 }
 
-/* --- flushed --------------------------------------------------------------------------------------- */
+/* --- flushed -------------------- */
 
-/* After a failed flush nobody knows what of it is on the medium: it is not believed any more. In the footer such a
- * value is listed as deleted, so that no older one of its key takes its place at the next open. Those who wait for
- * a later flush get the error too: what they wrote may be among what was lost. */
+/* After a failed flush nobody knows what of it is on the medium: it is not believed any more. In
+ * the footer such a value is listed as deleted, so that no older one of its key takes its place at
+ * the next open. Those who wait for a later flush get the error too: what they wrote may be among
+ * what was lost. */
 static void log_take_back(struct seg_log *log)
 {
 	struct store *st = log->drive->st;
@@ -480,7 +491,7 @@ static void log_flushed(struct flush_wait *w, int res)
 	drive_pump(log->drive);
 }
 
-/* --- footers --------------------------------------------------------------------------------------- */
+/* --- footers -------------------- */
 
 void segment_footer_build(struct seg_log *log, uint32_t entries, uint32_t blocks,
 			  enum fmt_segment_state state, uint8_t *out)
@@ -531,6 +542,7 @@ static void log_sealed(struct seg_log *log)
 	struct segment *seg = &log->drive->segment[log->segment_index];
 
 	must(log->in_flight == 0 && list_empty(&log->appends));
+	must(seg->state == SEGMENT_OPEN && seg->generation != 0);
 	seg->state = SEGMENT_SEALED;
 	seg->used_blocks = log->written_blocks > 0 ? log->written_blocks : 1;
 	seg->entry_count = log->entry_count;

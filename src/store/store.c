@@ -2,12 +2,13 @@
 /*
  * Operations of the store: order per key, conditions, gets with their checks, statistics, close.
  *
- * Order per key: of the puts and deletes of one key one is under way (it owns the key, st->key_busy), the
- * others wait behind it in the order of their calls. Gets do not wait: they see what was answered.
- * A condition (if absent, if present) is decided when the operation owns its key, so it is atomic.
+ * Order per key: of the puts and deletes of one key one is under way (it owns the key,
+ * st->key_busy), the others wait behind it in the order of their calls. Gets do not wait: they see
+ * what was answered. A condition (if absent, if present) is decided when the operation owns its
+ * key, so it is atomic.
  *
- * A put is visible when it is answered; a delete when its tombstone is written and flushed, which is
- * also when it is answered: so it holds after a power cut too.
+ * A put is visible when it is answered; a delete when its tombstone is written and flushed, which
+ * is also when it is answered: so it holds after a power cut too.
  *
  * A get takes a buffer first and pins the segment only then: no put can wait for room that
  * a get keeps while that get waits for a buffer that the put holds.
@@ -26,7 +27,7 @@
 static void get_ready(struct store_buf_wait *w, struct store_buf *buf);
 static void reading_done(struct loop_op *io, int res);
 
-/* --- index bookkeeping ----------------------------------------------------------------------------- */
+/* --- index bookkeeping -------------------- */
 
 static struct segment *place_segment(struct store *st, const struct index_place *p)
 {
@@ -41,10 +42,13 @@ static void entry_uncount(struct store *st, const struct index_place *p)
 
 	must(seg->live_count > 0);
 	seg->live_count--;
-	if ((p->flags & INDEX_DEAD) != 0)
+	if ((p->flags & INDEX_DEAD) != 0) {
+		must(st->dead_entries > 0);
 		st->dead_entries--;
-	else
+	} else {
+		must(st->value_bytes >= p->value_bytes);
 		st->value_bytes -= p->value_bytes;
+	}
 }
 
 static void index_entry_set(struct store *st, const struct kv_key *key,
@@ -62,6 +66,7 @@ static void index_entry_set(struct store *st, const struct kv_key *key,
 	must(fits);
 	place_segment(st, place)->live_count++;
 	st->value_bytes += place->value_bytes;
+	must(index_count(st->index) >= st->dead_entries);
 }
 
 void index_entry_remove(struct store *st, uint32_t entry)
@@ -99,7 +104,7 @@ static void mark_hit(struct store *st, uint32_t entry)
 			(uint8_t)(index_place(st->index, entry).flags | INDEX_HIT));
 }
 
-/* --- operations and keys --------------------------------------------------------------------------- */
+/* --- operations and keys -------------------- */
 
 static struct list_link *key_bucket(struct store *st, const struct kv_key *key)
 {
@@ -129,6 +134,7 @@ void op_answer(struct store_op *op, int res)
 {
 	struct op_state *s = op_state(op);
 
+	must(s->kind >= OP_PUT && s->kind <= OP_FLUSH && !s->placed);
 	s->soon.done = soon_done;
 	loop_soon(s->st->loop, &s->soon, res);
 }
@@ -140,6 +146,7 @@ static void key_release(struct store *st, struct op_state *s)
 	struct op_state *heir;
 	struct store_op *op;
 
+	must(s->kind == OP_PUT || s->kind == OP_DELETE);
 	list_remove(&s->busy);
 	if (first == NULL)
 		return;
@@ -184,7 +191,7 @@ static void key_acquire(struct store *st, struct store_op *op)
 	op_dispatch(st, op);
 }
 
-/* --- put and delete -------------------------------------------------------------------------------- */
+/* --- put and delete -------------------- */
 
 static void put_dispatch(struct store *st, struct store_op *op)
 {
@@ -211,7 +218,8 @@ static void delete_dispatch(struct store *st, struct store_op *op)
 {
 	uint32_t entry = index_find(st->index, &op->key);
 
-	/* A value that left the index is gone for good only once its drive, or its segment's end, says so. */
+	/* A value that left the index is gone for good only once its drive, or its segment's end,
+	 * says so. */
 	if (st->mark_pending || (entry == INDEX_NONE && st->evictions > 0)) {
 		list_push_back(&st->delete_wait, &op->link);
 		return;
@@ -263,6 +271,7 @@ static void put_flushed(struct flush_wait *w, int res)
 {
 	struct op_state *s = container_of(w, struct op_state, flush);
 
+	must(s->st->puts_placed > 0);
 	s->st->puts_placed--;
 	s->placed = false;
 	if (res == 0)
@@ -291,11 +300,14 @@ void op_written(struct store_op *op)
 	struct store *st = s->st;
 	struct drive *d = &st->drive[s->place.drive];
 
+	must(list_linked(&s->busy) && s->place.sequence > 0);
+	must(s->placed == (s->kind == OP_PUT));
 	if (s->kind == OP_DELETE || st->opts.ack_durable) {
 		s->flush.done = s->kind == OP_DELETE ? delete_flushed : put_flushed;
 		drive_flush(d, &s->flush);
 		return;
 	}
+	must(st->puts_placed > 0);
 	st->puts_placed--;
 	s->placed = false;
 	put_visible(st, op);
@@ -321,7 +333,7 @@ void store_delete(struct store *st, struct store_op *op)
 	key_acquire(st, op);
 }
 
-/* --- get ------------------------------------------------------------------------------------------- */
+/* --- get -------------------- */
 
 static void reading_submit(struct reading *r)
 {
@@ -418,9 +430,11 @@ static void get_ready(struct store_buf_wait *w, struct store_buf *buf)
 /* NULL: these are the bytes of that put of that key. */
 static const char *record_wrong(const struct store *st, const struct reading *r)
 {
-	struct fmt_place at = {.store_id = st->id, .drive = r->drive->index, .block = r->place.block};
+	struct fmt_place at = {
+		.store_id = st->id, .drive = r->drive->index, .block = r->place.block};
 	struct fmt_record_info info;
-	const char *wrong = fmt_record_check(r->buf->chunk[0].iov_base, &at, buf_blocks(r->buf), &info);
+	const char *wrong = fmt_record_check(r->buf->chunk[0].iov_base, &at, buf_blocks(r->buf),
+					     &info);
 
 	if (wrong != NULL)
 		return wrong;
@@ -568,7 +582,7 @@ unsigned store_list(struct store *st, const struct kv_key *from, struct kv_key *
 	return n;
 }
 
-/* --- flush ----------------------------------------------------------------------------------------- */
+/* --- flush -------------------- */
 
 /* One round at a time over all drives; flushes called meanwhile share the next round. */
 static void round_start(struct store *st)
@@ -635,7 +649,7 @@ void store_flush(struct store *st, struct store_op *op)
 	round_start(st);
 }
 
-/* --- the whole ------------------------------------------------------------------------------------- */
+/* --- the whole -------------------- */
 
 void store_stat(const struct store *st, struct store_stat *out)
 {
@@ -700,7 +714,7 @@ void store_buf_give(struct store *st, struct store_buf **buf)
 	buf_give(&st->pool, buf);
 }
 
-/* --- close ----------------------------------------------------------------------------------------- */
+/* --- close -------------------- */
 
 static void close_end(struct loop_op *soon, int res)
 {
@@ -726,7 +740,8 @@ static void close_end(struct loop_op *soon, int res)
 	done(arg);
 }
 
-/* What is open is flushed and listed in a footer; then nothing has to be hopped over at the next open. */
+/* What is open is flushed and listed in a footer; then nothing has to be hopped over at the next
+ * open. */
 static bool close_drive(struct drive *d)
 {
 	const struct seg_log *log = segment_log_open(d);

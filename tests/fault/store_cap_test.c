@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cap is physical and hard; a restart reads metadata, not data; eviction stalls and confuses nobody. */
+/* The cap is physical and hard; a restart reads metadata, not data; eviction stalls and confuses
+ * nobody. */
 #include "store_rig.h"
 
 #include "base/bytes.h"

@@ -2,17 +2,19 @@
 /*
  * A store that dies at every write of a workload, and is opened again (promises P1, P4).
  *
- * The workload: puts of sizes from 0 to 100 KiB, overwrites, conditional puts, deletes and flushes, several in
- * flight, over two small drives, so that segments are sealed, evicted and used again many times. At the n-th write or
- * flush the process dies: by kill (completed writes stay, those in flight are torn, whole or absent) or by
- * power cut (each sector written since the last flush is kept or lost). Then:
+ * The workload: puts of sizes from 0 to 100 KiB, overwrites, conditional puts, deletes and flushes,
+ * several in flight, over two small drives, so that segments are sealed, evicted and used again
+ * many times. At the n-th write or flush the process dies: by kill (completed writes stay, those in
+ * flight are torn, whole or absent) or by power cut (each sector written since the last flush is
+ * kept or lost). Then:
  *  - a get delivers one put of that key whole, or nothing: never other bytes, never a mixture;
- *  - kill: a key whose last operation was answered has that value (or was evicted); one whose operation was under
- *    way has the old or the new one;
- *  - power cut: what was answered before the last answered flush is there, or something newer of that key;
+ *  - kill: a key whose last operation was answered has that value (or was evicted); one whose
+ *    operation was under way has the old or the new one;
+ *  - power cut: what was answered before the last answered flush is there, or something newer of
+ *    that key;
  *  - a deleted key is not back.
- * The model keeps, for each key, which versions may be seen. Eviction is told apart from loss by the
- * size of the set: the runs `without eviction` hold everything and allow no miss.
+ * The model keeps, for each key, which versions may be seen. Eviction is told apart from loss by
+ * the size of the set: the runs `without eviction` hold everything and allow no miss.
  */
 #include "store_rig.h"
 
@@ -44,7 +46,7 @@ struct run {
 		uint32_t flush_acked[KEYS];  /* at the call of the flush */
 	} flight[OPS_IN_FLIGHT];
 	unsigned done_ops;
-	bool may_evict, faults;
+	bool may_evict, faults, durable;
 	uint64_t hits, misses;
 };
 
@@ -201,7 +203,8 @@ static uint32_t seen(struct run *run, uint32_t key)
 	struct rig_op r = {.done = false};
 	uint32_t version = 0;
 
-	r.op = (struct store_op){.key = rig_key(key), .want_bytes = UINT32_MAX, .done = rig_op_done};
+	r.op = (struct store_op){.key = rig_key(key), .want_bytes = UINT32_MAX,
+				 .done = rig_op_done};
 	store_get(run->g.st, &r.op);
 	must(rig_wait(&r.done));
 	if (r.res != 0) {
@@ -234,11 +237,13 @@ static void verify(struct run *run, uint64_t n, bool kill)
 		bool good = may_be(run, k, version, kill);
 
 		for (uint32_t v = 1; v <= k->version && !good && version != 0; v++)
-			good = k->bytes[v] == 0 && k->bytes[version] == 0 && may_be(run, k, v, kill);
+			good = k->bytes[v] == 0 && k->bytes[version] == 0 &&
+			       may_be(run, k, v, kill);
 		if (!good)
 			fail_msg("write %llu (%s): key %u shows version %u; acked %u pending %u "
 				 "flushed %u deleted below %u%s", (unsigned long long)n,
-				 kill ? "kill" : "power cut", i, version, k->acked, k->pending, k->flushed,
+				 kill ? "kill" : "power cut", i, version, k->acked, k->pending,
+				 k->flushed,
 				 k->dead_below, k->deleting ? " deleting" : "");
 		k->acked = version;
 		k->pending = 0;
@@ -251,7 +256,7 @@ static const enum sim_fault fault_kinds[] = {SIM_DISK_READ_EIO, SIM_DISK_READ_BA
 					     SIM_DISK_READ_MISDIRECT, SIM_DISK_WRITE_EIO,
 					     SIM_DISK_ENOSPC, SIM_DISK_FLUSH_EIO, SIM_DISK_SLOW};
 
-static void run_begin(struct run *run, uint64_t seed, bool may_evict, bool faults)
+static void run_begin(struct run *run, uint64_t seed, bool may_evict, bool faults, bool durable)
 {
 	struct sim_opts sim = {.seed = seed};
 
@@ -264,13 +269,15 @@ static void run_begin(struct run *run, uint64_t seed, bool may_evict, bool fault
 		expect_int(sim_begin(&sim), 0);
 		sim_faults_on(false);
 	}
-	/* Small segments: sealed often, with much of them not flushed yet where the drive is large. */
+	/* Small segments: sealed often, with much of them not flushed yet where the drive is
+	 * large. */
 	run->g.opts.value_bytes_max = 100000;
 	run->g.opts.segment_bytes = 192 * 1024;
 	run->g.opts.buffer_bytes = 1 << 20;
 	run->g.opts.index_keys_max = 256;
 	run->may_evict = may_evict;
 	run->faults = faults;
+	run->durable = run->g.opts.ack_durable = durable;
 	run->prng = prng_of(seed);
 	expect_int(rig_open(&run->g), 0);
 	sim_faults_on(faults);
@@ -283,18 +290,18 @@ static void die_and_check(struct run *run, uint64_t n, bool kill)
 	evicted += rig_stat(&run->g).evicted_segments;
 	rig_crash(&run->g, kill);
 	expect_int(rig_open(&run->g), 0);
-	verify(run, n, kill);
+	verify(run, n, kill || run->durable);
 	memset(run->flight, 0, sizeof(run->flight));
 	sim_faults_on(run->faults);
 }
 
 /* One life: dies at write n, comes back, is checked, works on, dies again, is checked again. */
-static bool life(uint64_t n, bool kill, bool may_evict, bool faults)
+static bool life(uint64_t n, bool kill, bool may_evict, bool faults, bool durable)
 {
 	struct run *run = malloc(sizeof(*run));
 	bool crashed;
 
-	run_begin(run, n, may_evict, faults);
+	run_begin(run, n, may_evict, faults, durable);
 	sim_crash_at_write(n);
 	crashed = work(run);
 	if (crashed) {
@@ -313,12 +320,12 @@ static bool life(uint64_t n, bool kill, bool may_evict, bool faults)
 	return crashed;
 }
 
-static void every_write(bool kill, bool may_evict)
+static void every_write(bool kill, bool may_evict, bool durable)
 {
 	uint64_t n = 1;
 
 	evicted = 0;
-	while (life(n, kill, may_evict, false))
+	while (life(n, kill, may_evict, false, durable))
 		n++;
 	printf("# died at %llu writes, %llu segments evicted\n", (unsigned long long)(n - 1),
 	       (unsigned long long)evicted);
@@ -328,28 +335,33 @@ static void every_write(bool kill, bool may_evict)
 
 TEST(a_kill_at_every_write_loses_nothing_that_was_answered)
 {
-	every_write(true, false);
+	every_write(true, false, false);
 }
 
 TEST(a_power_cut_at_every_write_loses_nothing_that_was_flushed)
 {
-	every_write(false, false);
+	every_write(false, false, false);
 }
 
 TEST(a_kill_at_every_write_with_eviction_brings_nothing_wrong_and_nothing_deleted)
 {
-	every_write(true, true);
+	every_write(true, true, false);
 }
 
 TEST(a_power_cut_at_every_write_with_eviction_brings_nothing_wrong_and_nothing_deleted)
 {
-	every_write(false, true);
+	every_write(false, true, false);
+}
+
+TEST(a_power_cut_at_every_write_loses_nothing_that_was_answered_when_answers_are_durable)
+{
+	every_write(false, false, true);
 }
 
 TEST(deaths_among_faults_of_the_drives_bring_nothing_wrong_and_nothing_deleted)
 {
 	for (uint64_t n = 1; n <= 250; n++) {
-		(void)life(n, n % 2 == 0, n % 3 != 0, true);
-		(void)life(n + 1000, n % 2 == 0, n % 3 == 0, true);
+		(void)life(n, n % 2 == 0, n % 3 != 0, true, false);
+		(void)life(n + 1000, n % 2 == 0, n % 3 == 0, true, n % 5 == 0);
 	}
 }

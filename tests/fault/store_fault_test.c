@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Drives that fail: the n-th read, write or flush of a workload, for every n until none is hit; all kinds at random;
- * a drive that is gone or hangs. Never wrong bytes, nothing deleted comes back, every call ends.
+ * Drives that fail: the n-th read, write or flush of a workload, for every n until none is hit; all
+ * kinds at random; a drive that is gone or hangs. Never wrong bytes, nothing deleted comes back,
+ * every call ends.
  */
 #include "store_rig.h"
 
@@ -28,7 +29,8 @@ static uint32_t seen(struct rig *g, uint32_t key, const struct key_model *k, int
 	struct rig_op r = {.done = false};
 	uint32_t version = 0;
 
-	r.op = (struct store_op){.key = rig_key(key), .want_bytes = UINT32_MAX, .done = rig_op_done};
+	r.op = (struct store_op){.key = rig_key(key), .want_bytes = UINT32_MAX,
+				 .done = rig_op_done};
 	store_get(g->st, &r.op);
 	must(rig_wait(&r.done));
 	*res = r.res;
@@ -101,7 +103,8 @@ static void workload(struct rig *g, struct key_model *k, enum sim_fault kind)
 	}
 	rig_close(g);
 	if (rig_open(g) != 0) {
-		expect(kind == SIM_DISK_FLUSH_EIO);  /* an open that can't flush is refused, and changes nothing */
+		/* An open that can't flush is refused, and changes nothing. */
+		expect(kind == SIM_DISK_FLUSH_EIO);
 		expect_int(rig_open(g), 0);
 	}
 	for (uint32_t i = 0; i < KEYS; i++) {
@@ -163,7 +166,7 @@ TEST(any_single_slow_answer_changes_nothing)
 	expect(sweep(SIM_DISK_SLOW) > 100);
 }
 
-/* --- all kinds at random, with crashes ------------------------------------------------------------- */
+/* --- all kinds at random, with crashes -------------------- */
 
 static uint64_t hits_of[SIM_FAULT_COUNT];
 
@@ -240,7 +243,7 @@ TEST(a_storm_of_all_faults_with_crashes_never_serves_wrong_bytes_nor_anything_de
 	}
 }
 
-/* --- a drive that is gone or hangs ----------------------------------------------------------------- */
+/* --- a drive that is gone or hangs -------------------- */
 
 static unsigned drive_of(struct rig *g, uint32_t key)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A bit flipped anywhere on a drive: the store opens, every value is whole or a miss, at most one entry is lost, and
- * what was deleted stays deleted. Every byte of the superblocks, of the segment's header and footer and of the record
- * headers; every 61st byte of the payload.
+ * A bit flipped anywhere on a drive: the store opens, every value is whole or a miss, at most one
+ * entry is lost, and what was deleted stays deleted. Every byte of the superblocks, of the
+ * segment's header and footer and of the record headers; every 61st byte of the payload.
  */
 #include "store_rig.h"
 
@@ -67,6 +67,7 @@ TEST(any_byte_of_the_metadata_flipped_costs_at_most_one_entry_and_brings_nothing
 {
 	struct image im;
 	uint64_t segment = FMT_FIRST_SEGMENT_BLOCK * FMT_BLOCK_BYTES, end, block = 1;
+	uint64_t footer = sizeof(struct fmt_segment) + (KEYS + 1) * sizeof(struct fmt_entry);
 
 	image_make(&im);
 	end = segment + 576 * KiB - FMT_BLOCK_BYTES;
@@ -76,7 +77,7 @@ TEST(any_byte_of_the_metadata_flipped_costs_at_most_one_entry_and_brings_nothing
 	}
 	for (uint64_t i = 0; i < sizeof(struct fmt_segment); i++)
 		flip(&im, segment + i);
-	for (uint64_t i = 0; i < sizeof(struct fmt_segment) + (KEYS + 1) * sizeof(struct fmt_entry); i++)
+	for (uint64_t i = 0; i < footer; i++)
 		flip(&im, end + i);
 	expect_int(im.lost, 0);
 	for (uint32_t k = 0; k <= KEYS; k++) {
@@ -100,7 +101,8 @@ TEST(any_byte_of_a_value_flipped_costs_that_value_only)
 		for (uint64_t i = 0; i < bytes_of(k); i += 61) {
 			unsigned before = im.lost;
 
-			flip(&im, segment + block * FMT_BLOCK_BYTES + sizeof(struct fmt_record) + i);
+			flip(&im, segment + block * FMT_BLOCK_BYTES +
+					  sizeof(struct fmt_record) + i);
 			expect_int(im.lost - before, k != DELETED);
 		}
 		block += fmt_record_blocks(bytes_of(k));

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random operations, many in flight, against a map. Each get must deliver a state that the key had at some moment
- * between the call and the answer: the value answered last before the call, one that was put since, or nothing if
- * it was absent or deleted meanwhile. List, exists and the counters agree with the map whenever nothing is in
- * flight. Closed and opened again, or killed, several times.
+ * Random operations, many in flight, against a map. Each get must deliver a state that the key had
+ * at some moment between the call and the answer: the value answered last before the call, one that
+ * was put since, or nothing if it was absent or deleted meanwhile. List, exists and the counters
+ * agree with the map whenever nothing is in flight. Closed and opened again, or killed, several
+ * times.
  */
 #include "store_rig.h"
 
@@ -53,7 +54,8 @@ static void get_check(struct world *w, struct flight *f)
 
 	if (f->r.res == -ENOENT) {
 		if (f->at_call != 0 && !f->absent_ok)
-			fail_msg("key %u: version %u was there, and is not found", f->key, f->at_call);
+			fail_msg("key %u: version %u was there, and is not found", f->key,
+				 f->at_call);
 		return;
 	}
 	expect_int(f->r.res, 0);
@@ -112,7 +114,8 @@ static void start(struct world *w, struct flight *f)
 	k = &w->key[f->key];
 	f->what = dice < 30 ? W_PUT : dice < 38 ? W_IF_ABSENT : dice < 44 ? W_IF_PRESENT :
 		  dice < 56 ? W_DELETE : dice < 97 ? W_GET : W_FLUSH;
-	/* One mutator a key, so that the map knows what was last; order among them is another test. */
+	/* One mutator a key, so that the map knows what was last; order among them is another
+	 * test. */
 	if (f->what <= W_DELETE && k->mutators > 0)
 		f->what = W_GET;
 	if (f->what <= W_IF_PRESENT) {
@@ -236,8 +239,8 @@ TEST(random_operations_in_flight_agree_with_a_map_across_restarts)
 
 	for (uint64_t seed = 1; seed <= 60; seed++)
 		run(seed, counts);
-	printf("# put %u, if absent %u, if present %u, delete %u, get %u, flush %u\n", counts[W_PUT],
-	       counts[W_IF_ABSENT], counts[W_IF_PRESENT], counts[W_DELETE], counts[W_GET],
+	printf("# put %u, if absent %u, if present %u, delete %u, get %u, flush %u\n",
+	       counts[W_PUT], counts[W_IF_ABSENT], counts[W_IF_PRESENT], counts[W_DELETE], counts[W_GET],
 	       counts[W_FLUSH]);
 	for (unsigned i = W_PUT; i <= W_FLUSH; i++)
 		expect(counts[i] > 100);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A store on simulated drives, driven by one call at a time: what the tests of src/store share.
- * Values are noise made from (key number, version), so that any byte can be checked without keeping it.
+ * Values are noise made from (key number, version), so that any byte can be checked without keeping
+ * it.
  */
 #ifndef KVOF_TESTS_FAULT_STORE_RIG_H
 #define KVOF_TESTS_FAULT_STORE_RIG_H
@@ -212,7 +213,8 @@ static inline int rig_get(struct rig *g, uint32_t key, uint32_t version, uint32_
 
 	kt_noise(&r, sizeof(r));
 	memset(&r, 0, sizeof(r));
-	r.op = (struct store_op){.key = rig_key(key), .want_bytes = UINT32_MAX, .done = rig_op_done};
+	r.op = (struct store_op){.key = rig_key(key), .want_bytes = UINT32_MAX,
+				 .done = rig_op_done};
 	store_get(g->st, &r.op);
 	must(!r.done);
 	expect(rig_wait(&r.done));

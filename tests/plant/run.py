@@ -4,8 +4,8 @@
 
 usage: run.py [--build DIR] [PLANT ...]
 
-A plant is a line under `#ifdef KVOF_PLANT_<NAME>`, switched on by meson's -Dplant=<name>. For each, the named
-test must pass without the plant and fail with it. Ends with 0 if all are caught.
+A plant is a line under `#ifdef KVOF_PLANT_<NAME>`, switched on by meson's -Dplant=<name>. For
+each, the named test must pass without the plant and fail with it. Ends with 0 if all are caught.
 """
 import argparse
 import pathlib
@@ -99,8 +99,8 @@ def build(folder, plant, program):
 
 
 def passes(folder, program, test):
-    done = subprocess.run([folder / program, test], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, errors='replace')
+    done = subprocess.run([folder / program, test], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, errors='replace')
     return done.returncode == 0, done.stdout.strip().splitlines()
 
 

@@ -180,7 +180,8 @@ TEST(a_long_run_of_takes_and_gives_never_hands_out_a_block_twice)
 		unsigned n = (unsigned)prng_below(&p, 64);
 
 		if (buf[n] != NULL) {
-			const uint8_t *at = buf[n]->piece_count > 0 ? buf[n]->piece[0].iov_base : NULL;
+			bool empty = buf[n]->piece_count == 0;
+			const uint8_t *at = empty ? NULL : buf[n]->piece[0].iov_base;
 
 			expect(at == NULL || *at == n);
 			buf_give(&pool, &buf[n]);

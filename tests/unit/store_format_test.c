@@ -12,7 +12,8 @@ static const struct fmt_place place = {.store_id = 77, .drive = 3, .block = 16};
 static struct fmt_super_info super_info(void)
 {
 	struct fmt_super_info in = {
-		.drive = 1, .drive_count = 4, .segment_bytes = SEGMENT, .value_bytes_max = 512 * 1024,
+		.drive = 1, .drive_count = 4, .segment_bytes = SEGMENT,
+		.value_bytes_max = 512 * 1024,
 		.mount = 9, .trusted = 15, .drive_bytes = 64 * MiB, .write_count = 5, .epoch = 2,
 		.generation_min = 11, .sequence_min = 1234,
 	};
@@ -77,7 +78,8 @@ static struct fmt_segment_info segment_info(uint32_t entries)
 {
 	return (struct fmt_segment_info){
 		.state = FMT_SEGMENT_SEALED, .generation = 0x900000005, .oldest_generation = 4,
-		.sequence_base = 1000, .used_blocks = 1 + entries, .entry_count = entries, .mount = 9,
+		.sequence_base = 1000, .used_blocks = 1 + entries, .entry_count = entries,
+		.mount = 9,
 	};
 }
 
@@ -85,7 +87,8 @@ static void entries_fill(struct fmt_entry *e, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++) {
 		e[i] = (struct fmt_entry){.block = le32_of(1 + i), .value_bytes = le32_of(100),
-					  .sequence_delta = le32_of(i), .key_len = 16, .kind = FMT_PUT};
+					  .sequence_delta = le32_of(i), .key_len = 16,
+					  .kind = FMT_PUT};
 		memset(e[i].key, (int)(i + 1), 16);
 	}
 }
@@ -183,7 +186,8 @@ TEST(a_header_of_another_place_store_or_size_is_refused)
 
 TEST(any_bit_flipped_in_a_record_header_is_noticed)
 {
-	struct fmt_record_info in = {.key = {.len = 3, .byte = "abc"}, .kind = FMT_PUT, .generation = 8,
+	struct fmt_record_info in = {.key = {.len = 3, .byte = "abc"}, .kind = FMT_PUT,
+				     .generation = 8,
 				     .sequence = 99, .payload_xxh3 = 12345, .value_bytes = 5000,
 				     .mount = 2, .durable_blocks = 17}, out;
 	uint8_t r[sizeof(struct fmt_record)];

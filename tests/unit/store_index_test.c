@@ -232,8 +232,9 @@ TEST(leaves_suffice_when_an_index_is_filled_in_falling_and_in_rising_order)
 		expect_int(index_open(100000, &ix), 0);
 		for (uint32_t i = 0; i < 100000; i++) {
 			uint32_t n = rising ? i : 100000 - i;
-			struct kv_key key = {.len = 4, .byte = {(uint8_t)(n >> 24), (uint8_t)(n >> 16),
-								 (uint8_t)(n >> 8), (uint8_t)n}};
+			struct kv_key key = {
+				.len = 4, .byte = {(uint8_t)(n >> 24), (uint8_t)(n >> 16),
+						   (uint8_t)(n >> 8), (uint8_t)n}};
 			struct index_place place = place_of(1);
 
 			expect(index_put(ix, &key, &place));

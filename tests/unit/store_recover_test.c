@@ -224,6 +224,23 @@ TEST(a_smaller_cap_drops_what_lies_past_it_for_good_and_brings_nothing_deleted_b
 	rig_end(&g);
 }
 
+TEST(a_drive_that_has_shrunk_is_refused)
+{
+	struct rig g;
+	uint64_t bytes;
+	uint8_t *medium;
+	struct fmt_super_info info;
+
+	made(&g, 1, 1, 16 * MiB);
+	medium = sim_disk_bytes("drive0", &bytes);
+	expect_int(fmt_super_check(medium, 0, &info), FMT_SUPER_OK);
+	info.drive_bytes += 4096;
+	info.write_count++;
+	fmt_super_write(medium, &info, 0);
+	refused(&g, -EINVAL, "when it was made");
+	rig_end(&g);
+}
+
 TEST(usage_and_values_are_the_same_right_after_reopening)
 {
 	struct rig g;

@@ -6,8 +6,8 @@
 
 TEST(a_value_comes_back_whole_at_every_size_around_a_block)
 {
-	static const uint32_t sizes[] = {0, 1, 127, 128, 511, 512, 513, 3967, 3968, 3969, 4095, 4096,
-					 4097, 65535, 131071, 512 * 1024 - 1, 512 * 1024};
+	static const uint32_t sizes[] = {0, 1, 127, 128, 511, 512, 513, 3967, 3968, 3969, 4095,
+					 4096, 4097, 65535, 131071, 512 * 1024 - 1, 512 * 1024};
 	struct rig g;
 
 	rig_begin(&g, 1, 2, 16 * MiB);
@@ -287,5 +287,43 @@ TEST(counters_tell_hits_misses_and_what_moved)
 	expect_int(s.deletes, 1);
 	expect_int(s.drives, 1);
 	expect(s.device_write_bytes >= 10000 && s.used_bytes <= s.capacity_bytes);
+	rig_end(&g);
+}
+
+TEST(values_of_the_highest_limit_come_back)
+{
+	struct rig g;
+
+	rig_begin(&g, 11, 2, 600 * MiB);
+	g.opts.value_bytes_max = STORE_VALUE_BYTES_LIMIT;
+	expect_int(rig_open(&g), 0);
+	for (uint32_t i = 0; i < 3; i++)
+		expect_int(rig_put(&g, i, 1, STORE_VALUE_BYTES_LIMIT - i), 0);
+	rig_crash(&g, true);
+	expect_int(rig_open(&g), 0);
+	for (uint32_t i = 0; i < 3; i++)
+		expect_int(rig_get(&g, i, 1, STORE_VALUE_BYTES_LIMIT - i), 0);
+	rig_end(&g);
+}
+
+TEST(a_full_index_of_a_namespace_that_does_not_evict_refuses_and_holds_up_nobody)
+{
+	struct rig g;
+	struct rig_op r[RACERS];
+	unsigned good = 0;
+
+	rig_begin(&g, 12, 3, 16 * MiB);
+	g.opts.evict = false;
+	g.opts.index_keys_max = RACERS / 2;
+	expect_int(rig_open(&g), 0);
+	for (uint32_t i = 0; i < RACERS; i++)
+		expect(rig_put_start(&g, &r[i], i, 1, 3000, STORE_PUT_ANY));
+	expect(sim_run_until(all_done, r, RIG_TIME_MAX));
+	for (unsigned i = 0; i < RACERS; i++) {
+		expect(r[i].res == 0 || r[i].res == -ENOSPC);
+		good += r[i].res == 0;
+		store_buf_give(g.st, &r[i].buf);
+	}
+	expect_int(good, RACERS / 2);
 	rig_end(&g);
 }
