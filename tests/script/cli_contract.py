@@ -413,6 +413,23 @@ def run(b):
         array.stop()
 
 
+@case('an IPv6 address in brackets works everywhere')
+def run(b):
+    if not socket.has_ipv6 or not os.path.exists('/proc/net/if_inet6'):
+        return
+    serve = subprocess.Popen([b.kvof, 'serve', '--listen', 'tcp://[::1]:0', '--drive',
+                              'mem,size=64MiB'], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        target = serve.stdout.readline().split()[1].decode()
+        assert target.startswith('tcp://[::1]:'), target
+        says(b.run('put', target, 'text:six', stdin=b'6'), 0)
+        assert b.run('get', target, 'text:six').out == b'6'
+        assert b.run('discover', target).out.decode().startswith(target)
+    finally:
+        serve.terminate()
+        serve.wait()
+
+
 @case('a value damaged on the drive is 3, and nothing of it is written')
 def run(b):
     drive = b.path('drive')
