@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What uring.c, uring_disk.c and uring_sock.c share: a loop's inside, and how completions find home. */
+/* What uring.c, uring_disk.c and uring_sock.c share: a loop's inside, and how completions find
+ * home. */
 #ifndef KVOF_LOOP_RING_H
 #define KVOF_LOOP_RING_H
 
@@ -44,7 +45,8 @@ struct loop {
 	struct msg *inbox;                      /* taken from mail, in order */
 	uint64_t disks, socks;                  /* open */
 	struct list_link listeners;
-	struct list_link sends;                 /* socks with sends to hand in at the end of the turn */
+	/* socks with sends to hand in at the end of the turn */
+	struct list_link sends;
 	int bell_fd;
 	struct ring_inner bell;
 	/* Other threads write these two; on their own cache line. */

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Purpose: the simulator's world: one clock, one queue of events, many loops (nodes), in one thread.
+ * Purpose: the simulator's world: one clock, one queue of events, many loops (nodes), in one
+ * thread.
  *
  * Theory: everything that takes time is an event in one heap, ordered by (time, order of adding).
  * Running the world is taking the first event, moving the clock to it and running one callback. All
- * chance comes from one generator, drawn only by events, so a seed fixes the run. Timers live in the
- * heap of their loop and compete with the events; an event wins a tie.
+ * chance comes from one generator, drawn only by events, so a seed fixes the run. Timers live in
+ * the heap of their loop and compete with the events; an event wins a tie.
  *
- * Invariants: the clock never goes back; at most one callback runs at a time; a dead loop's callbacks
- * never run again. A node that crashes keeps its struct loop until sim_end(), so that an address is
- * never used twice in a world.
+ * Invariants: the clock never goes back; at most one callback runs at a time; a dead loop's
+ * callbacks never run again. A node that crashes keeps its struct loop until sim_end(), so that an
+ * address is never used twice in a world.
  *
  * Thread: the one that called sim_begin().
  */
@@ -133,8 +134,9 @@ uint64_t sim_trace(void)
 static void sim_trace_add(const struct loop *loop, enum sim_event_kind kind, int64_t value)
 {
 	struct sim_world *w = sim_world;
-	struct prng mix = prng_of(w->trace ^ w->now_ns ^ (uint64_t)value << 20 ^ (uint64_t)kind << 56 ^
-				  (loop == NULL ? 0 : (uint64_t)loop->index + 1) << 48);
+	struct prng mix =
+		prng_of(w->trace ^ w->now_ns ^ (uint64_t)value << 20 ^ (uint64_t)kind << 56 ^
+			(loop == NULL ? 0 : (uint64_t)loop->index + 1) << 48);
 
 	w->trace = prng_next(&mix);
 }
@@ -519,7 +521,8 @@ static void sim_op_event(struct sim_event *e)
 void sim_op_end_soon(struct loop *loop, struct loop_op *op, int res, uint64_t delay_ns)
 {
 	must(op->state == SIM_OP_FLYING);
-	sim_event_add(loop, sim_world->now_ns + delay_ns, SIM_EVENT_OP, sim_op_event, op)->value = res;
+	sim_event_add(loop, sim_world->now_ns + delay_ns, SIM_EVENT_OP, sim_op_event, op)->value =
+		res;
 }
 
 /* ---- loop.h ---- */

@@ -55,7 +55,8 @@ bool sim_step(void);
 bool sim_run_until(bool (*until)(void *arg), void *arg, uint64_t ns_max);
 uint64_t sim_now_ns(void);
 
-/* A digest of every event so far (when, which node, what, with which result): equal for equal seeds. */
+/* A digest of every event so far (when, which node, what, with which result): equal for equal
+ * seeds. */
 uint64_t sim_trace(void);
 
 /* Faults on or off (all rates), and how often a kind was hit since sim_begin(). */
@@ -65,8 +66,8 @@ uint64_t sim_fault_hits(enum sim_fault kind);
 void sim_fault_at(enum sim_fault kind, uint64_t n);
 const char *sim_fault_name(enum sim_fault kind);
 
-/* Buffers in flight must still be there when this is called; not those of sim_crash_at_write(), whose crash
- * settles them on the spot.
+/* Buffers in flight must still be there when this is called; not those of sim_crash_at_write(),
+ * whose crash settles them on the spot.
  *
  * The node's process dies at this instant: its timers, sockets (peers see a reset) and unfinished
  * I/O are gone, no callback of it runs again, its memory is the caller's to forget (the world keeps

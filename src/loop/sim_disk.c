@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Purpose: the simulator's drives. A medium belongs to the world and outlives the node that opened it;
- * struct disk is one opening of a medium.
+ * Purpose: the simulator's drives. A medium belongs to the world and outlives the node that opened
+ * it; struct disk is one opening of a medium.
  *
  * Theory: three sparse maps per medium: `now`, the bytes that a reader sees (all completed writes);
  * `alt`, for each sector written since the last flush, one older content that a power cut may bring
- * back; `written`, the number of the write that made a sector dirty, 0 where it is clean. A flush takes
- * effect when it completes, and covers the writes that had completed when it was submitted; a flush
- * that fails leaves half of the writes doomed: no later flush makes them durable (as a kernel that
- * marks pages clean after a failed fsync).
+ * back; `written`, the number of the write that made a sector dirty, 0 where it is clean. A flush
+ * takes effect when it completes, and covers the writes that had completed when it was submitted; a
+ * flush that fails leaves half of the writes doomed: no later flush makes them durable (as a kernel
+ * that marks pages clean after a failed fsync).
  *
- * A write takes effect when it completes, in one instant with its callback. What was still in flight
- * at a crash is torn, whole or absent by chance.
+ * A write takes effect when it completes, in one instant with its callback. What was still in
+ * flight at a crash is torn, whole or absent by chance.
  *
  * Invariants: a sector is dirty only in a chunk that is on the dirty list; written numbers grow.
  *
@@ -48,7 +48,8 @@ struct sim_medium {
 	uint64_t *dirty;
 	uint64_t dirty_count, dirty_max;
 	uint32_t write_number;                  /* of the last write that took effect */
-	uint32_t flush_mark;                    /* highest write that a flush in flight covers; 0: none */
+	/* highest write that a flush in flight covers; 0: none */
+	uint32_t flush_mark;
 	unsigned flushes_flying;
 	bool memory, poked;                     /* poked: a test holds a pointer into `now` */
 	enum sim_disk_mode mode;
@@ -157,7 +158,8 @@ static void sim_medium_chunk_dirty(struct sim_medium *m, uint64_t chunk)
 }
 
 /* One sector gets new bytes (NULL: zeros); what it held may come back at a power cut. */
-static void sim_medium_sector(struct sim_medium *m, uint64_t sector, const uint8_t *from, bool fresh)
+static void sim_medium_sector(struct sim_medium *m, uint64_t sector, const uint8_t *from,
+			      bool fresh)
 {
 	uint8_t *now = m->now + sector * SIM_SECTOR, *alt = m->alt + sector * SIM_SECTOR;
 	uint32_t number = m->written[sector];
@@ -177,7 +179,8 @@ static void sim_medium_sector(struct sim_medium *m, uint64_t sector, const uint8
 		m->rotten[sector] = 0;
 }
 
-/* The sectors [first, end) of a write get its bytes. `at` is at the byte of `first`; NULL: zeros. */
+/* The sectors [first, end) of a write get its bytes. `at` is at the byte of `first`; NULL:
+ * zeros. */
 static void sim_medium_put(struct sim_medium *m, uint64_t first, uint64_t end, struct iov_at *at)
 {
 	uint8_t bytes[SIM_SECTOR];
@@ -226,7 +229,9 @@ static void sim_medium_tear(struct sim_medium *m, const struct disk_io *io)
 	m->write_number++;
 	while (sector < end) {
 		uint64_t stop = bytes_min(bytes_round_up(sector + 1, granule), end);
-		bool kept = how == 0 ? stop <= cut : how == 1 ? sector >= cut : prng_below(p, 2) == 0;
+		bool kept = how == 0   ? stop <= cut
+			    : how == 1 ? sector >= cut
+				       : prng_below(p, 2) == 0;
 
 		if (kept)
 			sim_medium_put(m, sector, stop, &at);
@@ -267,7 +272,8 @@ static void sim_medium_flush(struct sim_medium *m, uint32_t mark, bool failed)
 	m->dirty_count = kept;
 }
 
-/* Each dirty sector keeps its bytes or falls back: all, none, write by write, or sector by sector. */
+/* Each dirty sector keeps its bytes or falls back: all, none, write by write, or sector by
+ * sector. */
 static void sim_medium_power_cut(struct sim_medium *m)
 {
 	struct prng *p = &sim_world->prng;
@@ -288,7 +294,8 @@ static void sim_medium_power_cut(struct sim_medium *m)
 			lost = how == 1 || (how == 2 && ((number * coin) >> 16 & 1)) ||
 			       (how == 3 && prng_below(p, 2) == 0);
 			if (lost)
-				memcpy(m->now + s * SIM_SECTOR, m->alt + s * SIM_SECTOR, SIM_SECTOR);
+				memcpy(m->now + s * SIM_SECTOR, m->alt + s * SIM_SECTOR,
+				       SIM_SECTOR);
 			m->written[s] = 0;
 		}
 	}
@@ -343,7 +350,8 @@ static int sim_do_write(struct disk *d, const struct disk_io *io)
 	if (sim_fault_now(SIM_DISK_ENOSPC))
 		return -ENOSPC;
 	if (sim_fault_now(SIM_DISK_WRITE_EIO)) {
-		uint64_t part = prng_below(&sim_world->prng, io->bytes / SIM_SECTOR + 1) * SIM_SECTOR;
+		uint64_t part =
+			prng_below(&sim_world->prng, io->bytes / SIM_SECTOR + 1) * SIM_SECTOR;
 
 		sim_medium_write(m, io->iov, io->iov_count, offset_bytes, part);
 		return -EIO;
@@ -544,7 +552,8 @@ static void sim_flight_crash(struct sim_flight *f)
 	sim_flight_free(f);
 }
 
-/* The instant of a crash: of all that is in flight some is on the medium, and the buffers are free. */
+/* The instant of a crash: of all that is in flight some is on the medium, and the buffers are
+ * free. */
 static void sim_disk_settle(struct loop *loop)
 {
 	LIST_FOR_EACH(link, &loop->disks) {

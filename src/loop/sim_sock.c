@@ -3,16 +3,16 @@
  * Purpose: the simulator's network: byte streams between two nodes (or one), with the shape of TCP.
  *
  * Theory: a connection is two ends and two pipes. A pipe is a ring of bytes with room for
- * SIM_PIPE_BYTES: those on the way, then those that have arrived and are not read. A send copies what
- * fits, in segments of random size, each with its time of arrival (never before the one ahead of it);
- * it is complete when its last byte is in the pipe, and waits while the pipe is full. After the
- * segments comes the pipe's end: FIN (closed or shut down) or RESET. One event a pipe, the pump,
- * brings what is due. While the link is cut the pump stands still and nothing is lost.
+ * SIM_PIPE_BYTES: those on the way, then those that have arrived and are not read. A send copies
+ * what fits, in segments of random size, each with its time of arrival (never before the one ahead
+ * of it); it is complete when its last byte is in the pipe, and waits while the pipe is full. After
+ * the segments comes the pipe's end: FIN (closed or shut down) or RESET. One event a pipe, the
+ * pump, brings what is due. While the link is cut the pump stands still and nothing is lost.
  *
  * Bytes that arrive at an end that is closed or shut down are dropped and answered with a reset.
  *
- * Invariants: arrived <= used <= SIM_PIPE_BYTES; the bytes of all segments + arrived == used; at most
- * one receive per end; a conn is freed when both ends are closed, its pumps with it.
+ * Invariants: arrived <= used <= SIM_PIPE_BYTES; the bytes of all segments + arrived == used; at
+ * most one receive per end; a conn is freed when both ends are closed, its pumps with it.
  *
  * Thread: the world's.
  */
@@ -51,7 +51,8 @@ struct sim_pipe {
 	uint64_t last_ns;                       /* no arrival before this */
 	enum sim_end end;
 	uint64_t end_ns;
-	bool end_done, fin;                     /* fin: the receiver has seen the end of the stream */
+	/* fin: the receiver has seen the end of the stream */
+	bool end_done, fin;
 	struct sim_event *pump;
 	uint8_t *ring;
 };
@@ -234,7 +235,8 @@ static uint64_t sim_split(uint64_t bytes)
 	return part;
 }
 
-/* Somebody between the two ends: both see a reset, and half of the time not even what has arrived. */
+/* Somebody between the two ends: both see a reset, and half of the time not even what has
+ * arrived. */
 static void sim_conn_reset(struct sim_event *e)
 {
 	struct sim_conn *conn = e->arg;
@@ -265,7 +267,8 @@ static void sim_pipe_fill(struct sim_pipe *p)
 	       p->segment_count < SIM_SEGMENTS_MAX && p->conn->reset == NULL) {
 		struct sock_io *io = sim_io_of(s->send_first);
 		struct sim_sock_lease *lease = sim_lease(io);
-		uint64_t bytes = sim_split(bytes_min(SIM_PIPE_BYTES - p->used, io->bytes - lease->done));
+		uint64_t bytes =
+			sim_split(bytes_min(SIM_PIPE_BYTES - p->used, io->bytes - lease->done));
 		uint32_t tail = (p->segment_head + p->segment_count) % SIM_SEGMENTS_MAX;
 
 		if (sim_fault_now(SIM_NET_RESET)) {
@@ -346,7 +349,8 @@ static void sim_pipe_pump(struct sim_event *e)
 			sim_pipe_finish(&p->conn->pipe[to->index], SIM_END_RESET);
 		sim_ring_drop(p, p->arrived);
 	}
-	if (p->segment_count == 0 && p->end != SIM_END_NONE && !p->end_done && p->end_ns <= now_ns) {
+	if (p->segment_count == 0 && p->end != SIM_END_NONE && !p->end_done &&
+	    p->end_ns <= now_ns) {
 		p->end_done = true;
 		if (p->end == SIM_END_FIN)
 			p->fin = true;
@@ -373,8 +377,8 @@ static void sim_sends_end(struct sock *s, int res)
 	}
 }
 
-/* The connection is reset as this end sees it; the sock stays until its owner closes it. What has arrived
- * can still be read, as with Linux. */
+/* The connection is reset as this end sees it; the sock stays until its owner closes it. What has
+ * arrived can still be read, as with Linux. */
 static void sim_sock_break(struct sock *s)
 {
 	struct sim_pipe *in = &s->conn->pipe[1 - s->index];
@@ -402,7 +406,8 @@ static void sim_conn_free(struct sim_conn *conn)
 	free(conn);
 }
 
-static struct sim_conn *sim_conn_make(struct loop *from, struct loop *to, const struct sock_addr *addr)
+static struct sim_conn *sim_conn_make(struct loop *from, struct loop *to,
+				      const struct sock_addr *addr)
 {
 	struct sim_conn *conn = calloc(1, sizeof(*conn));
 
@@ -426,7 +431,8 @@ static struct sim_conn *sim_conn_make(struct loop *from, struct loop *to, const 
 	return conn;
 }
 
-/* The end goes. What it sent still arrives; bytes that it did not read turn the end into a reset. */
+/* The end goes. What it sent still arrives; bytes that it did not read turn the end into a
+ * reset. */
 static void sim_sock_gone(struct sock *s, enum sim_end end)
 {
 	struct sim_conn *conn = s->conn;
@@ -541,7 +547,8 @@ int sock_listen_try(const struct sock_addr *addr)
 }
 
 int sock_listen(struct loop *loop, const struct sock_addr *addr,
-		void (*accepted)(void *arg, struct sock *sock), void *arg, struct sock_listener **out)
+		void (*accepted)(void *arg, struct sock *sock), void *arg,
+		struct sock_listener **out)
 {
 	struct sock_listener *l;
 	int rc = sock_listen_try(addr);
@@ -664,7 +671,8 @@ static void sim_dial_arrive(struct sim_event *e)
 		sim_event_add(l->loop, sim_world->now_ns, SIM_EVENT_ACCEPT, sim_accept_event,
 			      &d->conn->end[1]);
 	}
-	d->event = sim_event_add(NULL, sim_world->now_ns + back_ns, SIM_EVENT_DIAL, sim_dial_answer, d);
+	d->event = sim_event_add(NULL, sim_world->now_ns + back_ns, SIM_EVENT_DIAL, sim_dial_answer,
+				 d);
 }
 
 void sock_connect(struct loop *loop, struct sock_connect *c)
@@ -686,8 +694,9 @@ void sock_connect(struct loop *loop, struct sock_connect *c)
 	d->event = sim_event_add(NULL, w->now_ns + sim_latency(w->opts.net_latency_ns),
 				 SIM_EVENT_DIAL, sim_dial_arrive, d);
 	if (c->deadline_ns != 0)
-		d->deadline = sim_event_add(NULL, c->deadline_ns < w->now_ns ? w->now_ns : c->deadline_ns,
-					    SIM_EVENT_DIAL, sim_dial_deadline, d);
+		d->deadline =
+			sim_event_add(NULL, c->deadline_ns < w->now_ns ? w->now_ns : c->deadline_ns,
+				      SIM_EVENT_DIAL, sim_dial_deadline, d);
 }
 
 void sock_connect_cancel(struct loop *loop, struct sock_connect *c)

@@ -14,7 +14,12 @@
 
 /* What an event was, for the trace. */
 enum sim_event_kind {
-	SIM_EVENT_OP = 1, SIM_EVENT_MSG, SIM_EVENT_TIMER, SIM_EVENT_DISK, SIM_EVENT_PIPE, SIM_EVENT_DIAL,
+	SIM_EVENT_OP = 1,
+	SIM_EVENT_MSG,
+	SIM_EVENT_TIMER,
+	SIM_EVENT_DISK,
+	SIM_EVENT_PIPE,
+	SIM_EVENT_DIAL,
 	SIM_EVENT_ACCEPT
 };
 
@@ -33,7 +38,8 @@ struct loop {
 	uint32_t magic;
 	uint32_t index;
 	const char *name;
-	struct list_link link;                  /* in world.loops, also when dead, until sim_end() */
+	/* in world.loops, also when dead, until sim_end() */
+	struct list_link link;
 	bool stop, dead;
 	struct timers timers;
 	uint64_t mail_at_ns;                    /* no message may overtake the one before */
@@ -80,7 +86,8 @@ void sim_event_cancel(struct sim_event *e);
 
 /* An operation begins; its callback will run as an event of the loop. */
 void sim_op_begin(struct loop *loop, struct loop_op *op, void *owner);
-void sim_op_end(struct loop *loop, struct loop_op *op, int res);   /* runs the callback, inside an event */
+/* runs the callback, inside an event */
+void sim_op_end(struct loop *loop, struct loop_op *op, int res);
 void sim_op_end_soon(struct loop *loop, struct loop_op *op, int res, uint64_t delay_ns);
 
 /* The process that does this is dead already: what it still starts has no effect. */

@@ -2,8 +2,8 @@
 /*
  * Purpose: the heap of timer.h, and the functions of loop.h that need nothing but the timer.
  *
- * Invariants: heap[i] is not later than heap[2i] and heap[2i + 1]; heap[i]->heap_index == i; a timer
- * that is not set has heap_index 0.
+ * Invariants: heap[i] is not later than heap[2i] and heap[2i + 1]; heap[i]->heap_index == i; a
+ * timer that is not set has heap_index 0.
  *
  * Thread: the loop's own.
  */

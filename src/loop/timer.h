@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Timers of one loop: a binary heap of pointers, earliest first; timers set for the same instant fire in
- * the order in which they were set. Bought whole at open. Shared by uring.c and sim.c. Own thread only.
+ * Timers of one loop: a binary heap of pointers, earliest first; timers set for the same instant
+ * fire in the order in which they were set. Bought whole at open. Shared by uring.c and sim.c. Own
+ * thread only.
  */
 #ifndef KVOF_LOOP_TIMER_H
 #define KVOF_LOOP_TIMER_H
@@ -19,6 +20,7 @@ void timers_close(struct timers *ts);
 void timers_set(struct timers *ts, struct loop_timer *t, uint64_t at_ns);
 void timers_cancel(struct timers *ts, struct loop_timer *t);
 struct loop_timer *timers_first(const struct timers *ts);  /* NULL: none is set */
-void timers_forget(struct timers *ts);                     /* of a crashed node: memory not touched */
+/* of a crashed node: memory not touched */
+void timers_forget(struct timers *ts);
 
 #endif

@@ -2,25 +2,25 @@
 /*
  * Purpose: the loop on the kernel's ring: turn, timers, mailbox.
  *
- * Theory of a turn: one system call hands in what was queued and waits (not at all where something is
- * due already); completions are linked into a list; then timers, messages and callbacks run, a bounded
- * number of each. What they queue goes in with the next turn's call.
+ * Theory of a turn: one system call hands in what was queued and waits (not at all where something
+ * is due already); completions are linked into a list; then timers, messages and callbacks run, a
+ * bounded number of each. What they queue goes in with the next turn's call.
  *
- * The ring is made disabled and enabled by the thread that first turns the loop, since the kernel ties
- * it to that thread (single issuer, deferred task work). Where another thread takes over, a new ring
- * replaces the old one; only listeners may then be in flight.
+ * The ring is made disabled and enabled by the thread that first turns the loop, since the kernel
+ * ties it to that thread (single issuer, deferred task work). Where another thread takes over, a
+ * new ring replaces the old one; only listeners may then be in flight.
  *
  * Mailbox: senders push onto a list (newest first), the receiver takes the whole list and turns it
- * round, so the order of each sender is kept. `asleep` is set before the receiver waits and looked at by
- * the sender after its push; both orders are sequentially consistent, so one of the two sees the
- * other: the receiver does not sleep, or the sender writes the bell. The bell is an eventfd under a
- * multishot poll; it is never read, its counter has room for 2^64 - 2 rings.
+ * round, so the order of each sender is kept. `asleep` is set before the receiver waits and looked
+ * at by the sender after its push; both orders are sequentially consistent, so one of the two sees
+ * the other: the receiver does not sleep, or the sender writes the bell. The bell is an eventfd
+ * under a multishot poll; it is never read, its counter has room for 2^64 - 2 rings.
  *
  * Invariants: a loop_op is in the ring, in the ready list, or the caller's; ops_flying counts the
  * first two. No callback runs from inside a call that starts an operation.
  *
- * Lifetime:  loop_open -> (sock_listen, disk_open, loop_post ...) -> loop_turn | loop_run -> loop_close
- * Thread: the loop's own, but for loop_post().
+ * Lifetime:  loop_open -> (sock_listen, disk_open, loop_post ...) -> loop_turn | loop_run ->
+ * loop_close Thread: the loop's own, but for loop_post().
  */
 #include "loop/loop.h"
 
@@ -43,8 +43,9 @@
 #define RING_ENTRIES_MAX 4096u
 #define TURN_TIMERS_MAX 16u
 #define TURN_MSGS_MAX 16u
-/* Requests go in after so many callbacks and not only at the end of the turn: a drive that stands still while
- * a whole batch is prepared read 4 KiB at depth 32 by 12 % slower (virtio, 6.18). Sends wait for the end. */
+/* Requests go in after so many callbacks and not only at the end of the turn: a drive that stands
+ * still while a whole batch is prepared read 4 KiB at depth 32 by 12 % slower (virtio, 6.18).
+ * Sends wait for the end. */
 #define TURN_SUBMIT_EACH 8u
 
 _Static_assert(TURN_TIMERS_MAX + TURN_MSGS_MAX < LOOP_TURN_DONE_MAX,
@@ -75,16 +76,19 @@ static void ring_denied(int err)
 		fclose(f);
 	}
 	uname(&u);
-	log_error("io_uring: %s on kernel %s; needs 6.1 or newer, sysctl kernel.io_uring_disabled = 0 (is "
-		  "%s) and a seccomp profile that allows io_uring_setup", strerror(err), u.release, sysctl);
+	log_error("io_uring: %s on kernel %s; needs 6.1 or newer, sysctl kernel.io_uring_disabled "
+		  "= 0 (is "
+		  "%s) and a seccomp profile that allows io_uring_setup",
+		  strerror(err), u.release, sysctl);
 }
 
 static int ring_open(struct loop *l)
 {
 	unsigned entries = 64;
-	struct io_uring_params p = {.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
-		IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_R_DISABLED | IORING_SETUP_CLAMP |
-		IORING_SETUP_SUBMIT_ALL};
+	struct io_uring_params p = {.flags = IORING_SETUP_SINGLE_ISSUER |
+					     IORING_SETUP_DEFER_TASKRUN |
+					     IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_R_DISABLED |
+					     IORING_SETUP_CLAMP | IORING_SETUP_SUBMIT_ALL};
 	int rc;
 
 	while (entries < l->ops_max && entries < RING_ENTRIES_MAX)
@@ -209,7 +213,8 @@ static void ring_enter(struct loop *l, uint64_t wait_ns)
 	must(rc >= 0 || rc == -ETIME || rc == -EINTR || rc == -EAGAIN || rc == -EBUSY);
 }
 
-/* The calling thread takes the loop: at its first turn, or when another one has finished with it. */
+/* The calling thread takes the loop: at its first turn, or when another one has finished with
+ * it. */
 static void ring_take(struct loop *l)
 {
 	if (l->owner != &ring_thread) {
@@ -227,7 +232,8 @@ static void ring_take(struct loop *l)
 	if (l->ring_on)
 		return;
 	/* By hand: the shared library of Debian 12 does not export io_uring_enable_rings(). */
-	must(syscall(__NR_io_uring_register, l->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0) == 0);
+	must(syscall(__NR_io_uring_register, l->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL,
+		     0) == 0);
 	l->ring_on = true;
 }
 
@@ -473,8 +479,9 @@ int loop_run(struct loop *loop)
 	ring_take(loop);
 	if (gettid() != getpid() && loop->name != NULL)
 		(void)prctl(PR_SET_NAME, loop->name);
-	/* Saves a lookup a call; may be refused. The thread that registers a ring must unregister it, or
-	 * it keeps the ring alive, and what the ring polls, when another thread has taken the loop. */
+	/* Saves a lookup a call; may be refused. The thread that registers a ring must unregister
+	 * it, or it keeps the ring alive, and what the ring polls, when another thread has taken
+	 * the loop. */
 	(void)io_uring_register_ring_fd(&loop->ring);
 	loop->running = true;
 	loop->stop = false;

@@ -2,12 +2,12 @@
 /*
  * Purpose: drives on the kernel's ring: files and block devices opened O_DIRECT, and memory.
  *
- * Theory: a transfer is one request of the ring; where the kernel moved less than asked, the rest is
- * asked for again, piece by piece, until it is whole or nothing moves. A drive of memory copies at
- * once and completes in the next round of callbacks.
+ * Theory: a transfer is one request of the ring; where the kernel moved less than asked, the rest
+ * is asked for again, piece by piece, until it is whole or nothing moves. A drive of memory copies
+ * at once and completes in the next round of callbacks.
  *
- * Invariants: io->lease holds the place reached; what the counters say was really moved; no file grows
- * beyond the size it was made with, since every transfer is held to disk_info.bytes.
+ * Invariants: io->lease holds the place reached; what the counters say was really moved; no file
+ * grows beyond the size it was made with, since every transfer is held to disk_info.bytes.
  *
  * Thread: the loop's own.
  */
@@ -102,9 +102,9 @@ static int disk_open_errno(int err)
 }
 
 /*
- * A process that was killed keeps its locks until the kernel has ended its I/O, a little after it was
- * reaped. That is what makes the lock safe against its last writes, so an opener waits for it, within
- * the second in which a wrong option is to be told.
+ * A process that was killed keeps its locks until the kernel has ended its I/O, a little after it
+ * was reaped. That is what makes the lock safe against its last writes, so an opener waits for it,
+ * within the second in which a wrong option is to be told.
  */
 #define DISK_LOCK_TRIES 45u
 #define DISK_LOCK_PAUSE_NS (20 * NS_PER_MS)
@@ -245,7 +245,8 @@ static int disk_file_open(struct disk *d, const char *path, const struct disk_op
 			unlink(path);
 		close(d->fd);
 	} else if (!direct) {
-		log_warn("drive %s: the file system has no O_DIRECT; the page cache is in between", path);
+		log_warn("drive %s: the file system has no O_DIRECT; the page cache is in between",
+			 path);
 	}
 	return rc;
 }
@@ -518,7 +519,8 @@ void *loop_buffer_map(uint64_t bytes)
 {
 	uint64_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : DISK_ALIGN;
 	uint64_t whole = bytes_round_up(bytes, DISK_ALIGN), before;
-	uint8_t *at = mmap(NULL, whole + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint8_t *at = mmap(NULL, whole + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+			   -1, 0);
 
 	must(bytes > 0);
 	if (at == MAP_FAILED)
@@ -548,7 +550,8 @@ static int disk_now(struct disk *d, uint8_t *at, uint64_t bytes, uint64_t offset
 		    enum disk_kind kind)
 {
 	struct iovec iov = {at, bytes};
-	struct disk_io io = {.iov = &iov, .iov_count = 1, .bytes = bytes, .offset_bytes = offset_bytes};
+	struct disk_io io = {
+		.iov = &iov, .iov_count = 1, .bytes = bytes, .offset_bytes = offset_bytes};
 	uint64_t done = 0;
 	int rc = 0;
 

@@ -2,15 +2,15 @@
 /*
  * Purpose: TCP streams on the kernel's ring.
  *
- * Theory: one receive and one send of a sock are in the kernel at a time. Sends that are queued during
- * a turn go in together at its end, as one sendmsg of up to SOCK_IOV_MAX pieces; both directions ask
- * for MSG_WAITALL where the whole is wanted, so that the kernel itself goes on after a partial transfer
- * and one completion stands for all of it. What it answers short is asked for again from the place
- * reached.
+ * Theory: one receive and one send of a sock are in the kernel at a time. Sends that are queued
+ * during a turn go in together at its end, as one sendmsg of up to SOCK_IOV_MAX pieces; both
+ * directions ask for MSG_WAITALL where the whole is wanted, so that the kernel itself goes on after
+ * a partial transfer and one completion stands for all of it. What it answers short is asked for
+ * again from the place reached.
  *
  * Closing: the descriptor is shut down and its requests are cancelled; when the last of them has
- * completed, so that the kernel holds no buffer any more, the operations are answered -ECANCELED, the
- * descriptor is closed and the sock freed.
+ * completed, so that the kernel holds no buffer any more, the operations are answered -ECANCELED,
+ * the descriptor is closed and the sock freed.
  *
  * Invariants: recv_flying => recv != NULL; send_flying => the queue is not empty; a sock on
  * loop.sends has a queue and no send in the kernel; a sock that is closing is on no list.
@@ -38,7 +38,8 @@
 #define SOCK_MAGIC 0x50c40000u
 #define LISTENER_MAGIC 0x115e0000u
 #define SOCK_IOV_MAX 64u
-#define SOCK_RECV_IOV_MAX 20u                 /* wire asks for 17; a silent socket costs 4 KiB in all */
+/* wire asks for 17; a silent socket costs 4 KiB in all */
+#define SOCK_RECV_IOV_MAX 20u
 #define SOCK_GATHER_BYTES (256 * KiB)   /* no further send joins one that has so much */
 #define LISTENER_TRIES 40u
 #define LISTENER_PAUSE_NS (20 * NS_PER_MS)
@@ -344,8 +345,8 @@ static void send_submit(struct sock *s)
 	for (struct loop_op *op = s->send_first; op != NULL; op = op->next) {
 		if (count == SOCK_IOV_MAX || bytes >= SOCK_GATHER_BYTES)
 			break;
-		count += iov_fill(lease_of(io_of(op))->at, s->send_iov + count, SOCK_IOV_MAX - count,
-				  &bytes);
+		count += iov_fill(lease_of(io_of(op))->at, s->send_iov + count,
+				  SOCK_IOV_MAX - count, &bytes);
 	}
 	must(count > 0);
 	if (count == 1) {
@@ -570,7 +571,8 @@ int sock_listen_try(const struct sock_addr *addr)
 }
 
 int sock_listen(struct loop *loop, const struct sock_addr *addr,
-		void (*accepted)(void *arg, struct sock *sock), void *arg, struct sock_listener **out)
+		void (*accepted)(void *arg, struct sock *sock), void *arg,
+		struct sock_listener **out)
 {
 	struct sock_listener *l;
 	uint16_t port = 0;

@@ -6,7 +6,8 @@
  *   sock   the same bytes through loop/sock.h: one loop sends, one receives
  *   read, write   a drive through loop/disk.h, at a depth, in order or at random places
  *
- * Prints one JSON object. Thread: one for each end (raw), one for each loop (sock), else main's own.
+ * Prints one JSON object. Thread: one for each end (raw), one for each loop (sock), else main's
+ * own.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -95,7 +96,8 @@ static uint8_t *set_buffer(uint8_t *set, uint64_t n)
 	return set + n % (b.set_bytes / b.buffer_bytes) * b.buffer_bytes;
 }
 
-/* Lets the streams run for the time asked, from their first byte on. Return: bytes received in it. */
+/* Lets the streams run for the time asked, from their first byte on. Return: bytes received in
+ * it. */
 static uint64_t measure(void)
 {
 	struct timespec span = {.tv_sec = (time_t)b.seconds};
@@ -197,7 +199,8 @@ static void bench_raw(void)
 	for (unsigned i = 0; i < b.streams; i++)
 		pthread_create(&thread[i], NULL, raw_receiver, (void *)(intptr_t)fd[i][1]);
 	for (unsigned i = 0; i < b.streams; i++)
-		pthread_create(&thread[b.streams + i], NULL, raw_sender, (void *)(intptr_t)fd[i][0]);
+		pthread_create(&thread[b.streams + i], NULL, raw_sender,
+			       (void *)(intptr_t)fd[i][0]);
 	bytes = measure();
 	for (unsigned i = 0; i < 2 * b.streams; i++)
 		pthread_join(thread[i], NULL);
@@ -400,7 +403,8 @@ static void transfer_done(struct loop_op *op, int res)
 
 static void bench_disk(void)
 {
-	struct disk_opts opts = {.create_bytes = b.size_bytes, .memory = strcmp(b.path, "mem") == 0};
+	struct disk_opts opts = {.create_bytes = b.size_bytes,
+				 .memory = strcmp(b.path, "mem") == 0};
 	uint8_t *set;
 	uint64_t start_ns;
 	int rc;
@@ -500,13 +504,15 @@ int main(int argc, char **argv)
 		bench_disk();
 	else
 		return 2;
-	printf("{\"bench\": \"loop_stream\", \"mode\": \"%s\", \"path\": \"%s\", \"buffer_bytes\": %llu, "
-	       "\"set_bytes\": %llu, \"streams\": %u, \"depth\": %u, \"cpu_send\": %d, \"cpu_recv\": %d, "
+	printf("{\"bench\": \"loop_stream\", \"mode\": \"%s\", \"path\": \"%s\", \"buffer_bytes\": "
+	       "%llu, "
+	       "\"set_bytes\": %llu, \"streams\": %u, \"depth\": %u, \"cpu_send\": %d, "
+	       "\"cpu_recv\": %d, "
 	       "\"seconds\": %.3f, \"bytes\": %llu, \"bytes_per_s\": %.0f, \"cpu_s\": %.3f, "
-	       "\"cpu_s_per_gb\": %.4f}\n", b.mode, b.path, (unsigned long long)b.buffer_bytes,
-	       (unsigned long long)b.set_bytes, b.streams, b.depth, b.cpu_send, b.cpu_recv,
-	       (double)b.elapsed_ns / 1e9, (unsigned long long)b.bytes,
-	       (double)b.bytes * 1e9 / (double)b.elapsed_ns, (double)b.cpu_ns / 1e9,
-	       (double)b.cpu_ns / (double)b.bytes);
+	       "\"cpu_s_per_gb\": %.4f}\n",
+	       b.mode, b.path, (unsigned long long)b.buffer_bytes, (unsigned long long)b.set_bytes,
+	       b.streams, b.depth, b.cpu_send, b.cpu_recv, (double)b.elapsed_ns / 1e9,
+	       (unsigned long long)b.bytes, (double)b.bytes * 1e9 / (double)b.elapsed_ns,
+	       (double)b.cpu_ns / 1e9, (double)b.cpu_ns / (double)b.bytes);
 	return 0;
 }

@@ -341,7 +341,8 @@ TEST(a_drive_below_a_mebibyte_or_no_drive_at_all_is_einval)
 	struct disk *d = NULL;
 
 	begin();
-	expect_int(disk_open(loop, path, &(struct disk_opts){.create_bytes = MiB - 4096}, &d), -EINVAL);
+	expect_int(disk_open(loop, path, &(struct disk_opts){.create_bytes = MiB - 4096}, &d),
+		   -EINVAL);
 	expect_int(disk_open(loop, "/tmp/", &(struct disk_opts){0}, &d), -EINVAL);
 	expect_int(disk_open(loop, "mem", &(struct disk_opts){.memory = true}, &d), -EINVAL);
 	expect(d == NULL);
@@ -563,15 +564,17 @@ static struct sock_listener *listener(void)
 
 	accepted_sock = NULL;
 	accepted_count = 0;
-	expect_int(sock_listen(loop, &(struct sock_addr){.host = "127.0.0.1"}, on_accept, &accepted_sock,
-			       &l), 0);
+	expect_int(sock_listen(loop, &(struct sock_addr){.host = "127.0.0.1"}, on_accept,
+			       &accepted_sock, &l),
+		   0);
 	expect(sock_listener_port(l) != 0);
 	return l;
 }
 
 static void dial_start(struct dial *x, uint16_t port)
 {
-	*x = (struct dial){.c = {.op.done = dial_done, .addr = {.host = "127.0.0.1", .port = port}}};
+	*x = (struct dial){
+		.c = {.op.done = dial_done, .addr = {.host = "127.0.0.1", .port = port}}};
 	sock_connect(loop, &x->c);
 	expect_int(x->want.calls, 0);
 }
@@ -897,7 +900,8 @@ TEST(a_cancelled_connect_completes_once)
 	struct dial x;
 
 	begin();
-	expect_int(sock_listen(loop, &(struct sock_addr){.host = "127.0.0.1"}, on_accept_close, NULL, &l),
+	expect_int(sock_listen(loop, &(struct sock_addr){.host = "127.0.0.1"}, on_accept_close,
+			       NULL, &l),
 		   0);
 	for (int i = 0; i < 10; i++) {
 		int res;
@@ -925,7 +929,8 @@ TEST(a_port_in_use_is_ebusy_and_no_address_einval)
 	expect_int(sock_listen(loop, &addr, on_accept, &accepted_sock, &other), -EBUSY);
 	expect_int(sock_listen_try(&addr), -EBUSY);
 	expect_int(sock_listen_try(&(struct sock_addr){.host = ""}), -EINVAL);
-	expect_int(sock_listen(loop, &(struct sock_addr){.host = ""}, on_accept, &accepted_sock, &other),
+	expect_int(sock_listen(loop, &(struct sock_addr){.host = ""}, on_accept, &accepted_sock,
+			       &other),
 		   -EINVAL);
 	expect(other == NULL);
 	sock_listener_close(&l);

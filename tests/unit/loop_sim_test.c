@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulator's own promises: a seed fixes the run, crashes lose what they may, faults are really hit. */
+/* The simulator's own promises: a seed fixes the run, crashes lose what they may, faults are
+ * really hit. */
 #include <errno.h>
 
 #include "base/must.h"
@@ -49,7 +50,8 @@ static void begin(struct sim_opts opts)
 		opts.seed = 5;
 	expect_int(sim_begin(&opts), 0);
 	expect_int(loop_open(&(struct loop_opts){.name = "node"}, &loop), 0);
-	expect_int(disk_open(loop, "d0", &(struct disk_opts){.create_bytes = DISK_BYTES}, &disk), 0);
+	expect_int(disk_open(loop, "d0", &(struct disk_opts){.create_bytes = DISK_BYTES}, &disk),
+		   0);
 	if (page == NULL)
 		expect_int(posix_memalign((void **)&page, ALIGN, 16 * ALIGN), 0);
 	kt_noise(page, 16 * ALIGN);
@@ -70,8 +72,8 @@ static void restart(void)
 	expect_int(disk_open(loop, "d0", &(struct disk_opts){0}, &disk), 0);
 }
 
-static void start(struct dio *x, void (*op)(struct disk *, struct disk_io *), void *at, uint64_t bytes,
-		  uint64_t offset_bytes)
+static void start(struct dio *x, void (*op)(struct disk *, struct disk_io *), void *at,
+		  uint64_t bytes, uint64_t offset_bytes)
 {
 	*x = (struct dio){.io = {.op.done = dio_done, .iov_count = 1, .bytes = bytes,
 		.offset_bytes = offset_bytes}, .iov = {at, bytes}};
@@ -470,8 +472,8 @@ static void net_begin(struct sim_opts opts)
 	expect_int(sock_listen(loop, &(struct sock_addr){.host = "a"}, on_accept, NULL, &lis), 0);
 }
 
-static int sio_run(struct sock *s, struct sio *x, void (*op)(struct sock *, struct sock_io *), void *at,
-		   uint64_t bytes)
+static int sio_run(struct sock *s, struct sio *x, void (*op)(struct sock *, struct sock_io *),
+		   void *at, uint64_t bytes)
 {
 	*x = (struct sio){.io = {.op.done = sio_done, .iov_count = 1, .bytes = bytes, .all = true},
 		.iov = {at, bytes}};
@@ -661,7 +663,8 @@ TEST(a_sender_waits_while_nobody_reads)
 
 enum { VERSIONS_SECTORS = 256, VERSIONS_FLYING = 8 };
 
-/* What each sector may hold: every version from `least` to `most`. A version is stamped on each byte. */
+/* What each sector may hold: every version from `least` to `most`. A version is stamped on each
+ * byte. */
 struct version { uint16_t least, most, done; };
 
 static struct version version[VERSIONS_SECTORS];
@@ -700,7 +703,8 @@ static void vio_start(struct vio *v, struct prng *p)
 		start(&v->d, disk_flush, NULL, 0, 0);
 		return;
 	}
-	for (unsigned i = 0; i < VERSIONS_FLYING; i++) {        /* no two writes of one sector at once */
+	/* no two writes of one sector at once */
+	for (unsigned i = 0; i < VERSIONS_FLYING; i++) {
 		const struct disk_io *io = &vio[i].d.io;
 
 		busy |= &vio[i] != v && vio[i].d.calls == 0 && !vio[i].flush && io->bytes > 0 &&
@@ -813,7 +817,8 @@ static void flow_recv(struct flow *f, struct prng *p)
 
 	if (all && bytes > f->queued - f->got)
 		bytes = f->queued - f->got;     /* else it would wait for ever */
-	f->in = (struct sio){.io = {.op.done = sio_done, .iov_count = 1, .bytes = bytes, .all = all},
+	f->in = (struct sio){
+		.io = {.op.done = sio_done, .iov_count = 1, .bytes = bytes, .all = all},
 		.iov = {malloc(bytes), bytes}};
 	f->in.io.iov = &f->in.iov;
 	sock_recv(*f->to, &f->in.io);
@@ -835,7 +840,8 @@ static void flow_look(struct flow *f)
 	expect_int(f->in.calls, 1);
 	if (f->in.res > 0) {
 		for (int i = 0; i < f->in.res; i++)
-			expect_int(((uint8_t *)f->in.iov.iov_base)[i], flow_byte(f->got + (uint64_t)i));
+			expect_int(((uint8_t *)f->in.iov.iov_base)[i],
+				   flow_byte(f->got + (uint64_t)i));
 		f->got += (uint64_t)f->in.res;
 		expect(f->got <= f->queued);
 	}

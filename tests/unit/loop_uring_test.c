@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What only the ring of a real kernel has: threads, raw peers, files, descriptors, a refusing kernel. */
+/* What only the ring of a real kernel has: threads, raw peers, files, descriptors, a refusing
+ * kernel. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -132,7 +133,8 @@ static struct sock *raw_pair(struct loop *l, int *peer, int rcvbuf)
 
 static void sio_set(struct sio *x, uint8_t *at, uint64_t bytes, unsigned pieces)
 {
-	*x = (struct sio){.io = {.op.done = sio_done, .iov_count = pieces, .bytes = bytes, .all = true}};
+	*x = (struct sio){
+		.io = {.op.done = sio_done, .iov_count = pieces, .bytes = bytes, .all = true}};
 	x->io.iov = x->iov;
 	for (unsigned i = 0; i < pieces; i++) {
 		uint64_t from = bytes * i / pieces, to = bytes * (i + 1) / pieces;
@@ -194,7 +196,8 @@ TEST(messages_of_many_threads_all_arrive_each_in_its_order)
 	notes_left = SENDERS * NOTES;
 	memset(next_number, 0, sizeof(next_number));
 	for (unsigned i = 0; i < SENDERS; i++) {
-		s[i] = (struct sender){.to = l, .index = i, .notes = calloc(NOTES, sizeof(struct note))};
+		s[i] = (struct sender){
+			.to = l, .index = i, .notes = calloc(NOTES, sizeof(struct note))};
 		expect_int(pthread_create(&s[i].thread, NULL, sender_main, &s[i]), 0);
 	}
 	expect_int(loop_run(l), 0);
@@ -311,7 +314,8 @@ static void *slow_reader(void *arg)
 	size_t got = 0;
 
 	while (got < r->bytes) {
-		ssize_t n = read(r->fd, r->into + got, 1 + prng_below(&p, bytes_min(r->bytes - got, 50000)));
+		ssize_t n = read(r->fd, r->into + got,
+				 1 + prng_below(&p, bytes_min(r->bytes - got, 50000)));
 
 		if (n <= 0)
 			break;
@@ -618,7 +622,9 @@ TEST(the_data_path_allocates_nothing)
 	unsigned long before;
 
 	taken = NULL;
-	expect_int(disk_open(l, "mem", &(struct disk_opts){.create_bytes = MiB, .memory = true}, &d), 0);
+	expect_int(
+		disk_open(l, "mem", &(struct disk_opts){.create_bytes = MiB, .memory = true}, &d),
+		0);
 	expect_int(sock_listen(l, &(struct sock_addr){.host = "127.0.0.1"}, take, NULL, &lis), 0);
 	x.c.addr.port = sock_listener_port(lis);
 	sock_connect(l, &x.c);
@@ -679,8 +685,10 @@ TEST(what_is_no_drive_is_einval)
 	struct disk *d = NULL;
 
 	expect_int(disk_open(l, "/tmp", &(struct disk_opts){.create_bytes = MiB}, &d), -EINVAL);
-	expect_int(disk_open(l, "/dev/null", &(struct disk_opts){.create_bytes = MiB}, &d), -EINVAL);
-	expect_int(disk_open(l, "/nowhere/at/all", &(struct disk_opts){.create_bytes = MiB}, &d), -ENOENT);
+	expect_int(disk_open(l, "/dev/null", &(struct disk_opts){.create_bytes = MiB}, &d),
+		   -EINVAL);
+	expect_int(disk_open(l, "/nowhere/at/all", &(struct disk_opts){.create_bytes = MiB}, &d),
+		   -ENOENT);
 	expect(d == NULL);
 	loop_close(&l);
 }
@@ -723,7 +731,8 @@ static void dio_done(struct loop_op *op, int res)
 
 static void dio_set(struct dio *x, uint8_t *at, unsigned pieces, uint64_t bytes)
 {
-	*x = (struct dio){.io = {.op.done = dio_done, .iov_count = pieces, .bytes = pieces * bytes}};
+	*x = (struct dio){
+		.io = {.op.done = dio_done, .iov_count = pieces, .bytes = pieces * bytes}};
 	x->io.iov = x->iov;
 	for (unsigned i = 0; i < pieces; i++)
 		x->iov[i] = (struct iovec){at + i * bytes, bytes};
@@ -803,7 +812,8 @@ TEST(a_failing_file_system_is_told_as_enospc_and_leaves_no_file)
 
 	snprintf(path, sizeof(path), "/tmp/kvof-uring-test-%d", (int)getpid());
 	unlink(path);
-	expect_int(disk_open(l, path, &(struct disk_opts){.create_bytes = UINT64_C(1) << 50}, &d), -ENOSPC);
+	expect_int(disk_open(l, path, &(struct disk_opts){.create_bytes = UINT64_C(1) << 50}, &d),
+		   -ENOSPC);
 	expect(d == NULL && access(path, F_OK) != 0);
 	loop_close(&l);
 }
