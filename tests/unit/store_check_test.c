@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* src/store/check.c: what the offline check finds, and that it changes nothing. */
+#include "../fault/store_rig.h"
+
+#include <errno.h>
+
+#include "store/check.h"
+
+static char said[4096];
+
+static void say(void *arg, const char *line)
+{
+	size_t n = strlen(said);
+
+	(void)arg;
+	snprintf(said + n, sizeof(said) - n, "%s\n", line);
+}
+
+static void made(struct rig *g, bool closed)
+{
+	rig_begin(g, 1, 2, 8 * MiB);
+	g->opts.segment_bytes = 1 << 20;
+	expect_int(rig_open(g), 0);
+	for (uint32_t i = 0; i < 60; i++)
+		expect_int(rig_put(g, i, 1, 60000 + i), 0);
+	expect_int(rig_delete(g, 7), 0);
+	expect_int(rig_put(g, 8, 2, 10), 0);
+	if (closed)
+		rig_close(g);
+	else
+		rig_crash(g, true);
+	if (g->loop == NULL) {
+		struct loop_opts lo = {.name = "check"};
+
+		expect_int(loop_open(&lo, &g->loop), 0);
+	}
+}
+
+static struct store_check checked(struct rig *g)
+{
+	struct store_check out;
+	uint64_t bytes;
+	const uint8_t *medium = sim_disk_bytes("drive0", &bytes);
+	uint8_t *copy = malloc(bytes);
+
+	kt_noise(&out, sizeof(out));
+	memcpy(copy, medium, bytes);
+	said[0] = 0;
+	expect_int(store_check(&g->opts, g->loop, say, NULL, &out), 0);
+	expect_mem(medium, copy, bytes);
+	free(copy);
+	return out;
+}
+
+TEST(a_good_image_is_found_good_closed_or_killed)
+{
+	for (unsigned closed = 0; closed < 2; closed++) {
+		struct rig g;
+		struct store_check c;
+
+		made(&g, closed);
+		c = checked(&g);
+		expect_str(said, "");
+		expect_int(c.values, 61);
+		expect_int(c.deletes, 1);
+		expect(c.segments_sealed > 0 && c.segments_open == 2 && c.segments_free > 0);
+		expect_int(c.superblocks_bad + c.frames_bad + c.records_bad, 0);
+		expect_int(rig_open(&g), 0);
+		expect_int(rig_stat(&g).keys, 59);
+		rig_end(&g);
+	}
+}
+
+TEST(each_kind_of_damage_is_found_and_named)
+{
+	struct rig g;
+	struct store_check c;
+	uint64_t bytes, segment = FMT_FIRST_SEGMENT_BLOCK * FMT_BLOCK_BYTES;
+	uint8_t *medium;
+
+	made(&g, true);
+	medium = sim_disk_bytes("drive0", &bytes);
+	medium[bytes - 4096 + 30] ^= 1;
+	c = checked(&g);
+	expect_int(c.superblocks_bad, 1);
+	expect(strstr(said, "drive0: superblock at block 2047: damaged") != NULL);
+	medium[bytes - 4096 + 30] ^= 1;
+
+	medium[segment + 20] ^= 1;
+	c = checked(&g);
+	expect_int(c.frames_bad, 1);
+	expect(strstr(said, "segment 0: header: checksum") != NULL);
+	expect_int(c.values, 61);
+	medium[segment + 20] ^= 1;
+
+	medium[segment + (1 << 20) - 4096 + 20] ^= 1;
+	c = checked(&g);
+	expect_int(c.frames_bad, 1);
+	expect(strstr(said, "segment 0: footer: checksum") != NULL);
+	expect_int(c.values, 61);
+	medium[segment + (1 << 20) - 4096 + 20] ^= 1;
+
+	medium[segment + 4096 + 5000] ^= 1;
+	c = checked(&g);
+	expect_int(c.records_bad, 1);
+	expect(strstr(said, "record at block 17: checksum of the value") != NULL);
+	rig_end(&g);
+}
+
+TEST(a_store_that_is_open_and_a_drive_of_no_store_are_refused)
+{
+	struct rig g;
+	struct store_check out;
+
+	made(&g, true);
+	expect_int(rig_open(&g), 0);
+	expect_int(store_check(&g.opts, g.loop, say, NULL, &out), -EBUSY);
+	rig_close(&g);
+	memset(sim_disk_bytes("drive1", NULL), 0, 4096);
+	expect_int(store_check(&g.opts, g.loop, say, NULL, &out), 0);
+	expect_int(out.superblocks_bad, 1);
+	memset(sim_disk_bytes("drive1", NULL) + 8 * MiB - 4096, 0, 4096);
+	expect_int(store_check(&g.opts, g.loop, say, NULL, &out), -EPROTO);
+	rig_end(&g);
+}
