@@ -18,6 +18,9 @@
  * its push, and is free again when its CapsuleResp is in the socket too. A host that keeps to its
  * queue's depth may send the next command before we have noticed that: then reading waits.
  *
+ * Who connects and says nothing is dropped at the handshake deadline, or earlier, oldest first, when
+ * more than TCP_GREETING_MAX do so at once: a new host finds room at any time.
+ *
  * Invariants: t->out counts slots that the owner has; owned <= slots; at most one of pulling and
  * pushing; granted implies pulling. Thread: the loop of the connection.
  */
@@ -26,6 +29,8 @@
 #include <string.h>
 
 #include "wire/tcp.h"
+
+#define TCP_GREETING_MAX 1024u         /* a listener's connections before ICReq has come */
 
 struct ctrl_cmd {
 	struct wire_cmd pub;
@@ -85,13 +90,24 @@ struct tcp_listener {
 	struct wire_opts opts;
 	const struct wire_ctrl_events *events;
 	void *arg;
-	struct list_link greeting;
+	struct list_link greeting;     /* oldest first */
+	unsigned greeting_count;
 };
 
 static struct tcp_ctrl *ctrl_of(struct tcp *t)
 {
 	must(t->rules.controller);
 	return container_of(t, struct tcp_ctrl, t);
+}
+
+/* The listener has it no longer: it is accepted, or gone. */
+static void greeting_leave(struct tcp_ctrl *ctrl)
+{
+	if (!list_linked(&ctrl->greeting))
+		return;
+	must(ctrl->listener != NULL && ctrl->listener->greeting_count > 0);
+	ctrl->listener->greeting_count--;
+	list_remove(&ctrl->greeting);
 }
 
 static struct ctrl_cmd *cmd_of(struct wire_cmd *cmd)
@@ -380,7 +396,7 @@ static void ctrl_greet(struct tcp_ctrl *ctrl, const struct nv_pdu_icreq *icreq)
 		tcp_end(t, -ENOMEM);
 		return;
 	}
-	list_remove(&ctrl->greeting);
+	greeting_leave(ctrl);
 	ctrl->accepted = true;
 	WIRE_COUNT(accepted, 1);
 	ctrl->events->accepted(ctrl->listener->arg, &t->conn);
@@ -507,8 +523,7 @@ static void ctrl_ended(struct tcp *t)
 
 	ctrl->data_cmd = NULL;
 	if (!ctrl->accepted) {
-		if (list_linked(&ctrl->greeting))
-			list_remove(&ctrl->greeting);
+		greeting_leave(ctrl);
 		t->owner_gone = true;
 		return;
 	}
@@ -555,6 +570,15 @@ static const struct tcp_end ctrl_end = {
 
 /* --- the listener ----------------------------------------------------------------------------- */
 
+static void greeting_drop(struct tcp_listener *l)
+{
+	struct tcp_ctrl *oldest = container_of(l->greeting.next, struct tcp_ctrl, greeting);
+
+	greeting_leave(oldest);
+	WIRE_COUNT(handshake_late, 1);
+	tcp_end(&oldest->t, -ETIMEDOUT);
+}
+
 static void ctrl_accepted(void *arg, struct sock *sock)
 {
 	struct tcp_listener *l = arg;
@@ -571,6 +595,9 @@ static void ctrl_accepted(void *arg, struct sock *sock)
 	ctrl->events = l->events;
 	ctrl->listener = l;
 	list_init(&ctrl->idle);
+	if (l->greeting_count == TCP_GREETING_MAX)
+		greeting_drop(l);
+	l->greeting_count++;
 	list_push_back(&l->greeting, &ctrl->greeting);
 	tcp_adopt(&ctrl->t, sock, loop_now_ns(l->loop) + l->opts.handshake_ns);
 }
@@ -611,12 +638,12 @@ uint16_t tcp_listener_port(const struct wire_listener *l)
 void tcp_listener_close(struct wire_listener *base)
 {
 	struct tcp_listener *l = listener_of(base);
-	struct list_link *link;
 
 	sock_listener_close(&l->sock);
-	while ((link = list_pop_front(&l->greeting)) != NULL) {
-		struct tcp_ctrl *ctrl = container_of(link, struct tcp_ctrl, greeting);
+	while (!list_empty(&l->greeting)) {
+		struct tcp_ctrl *ctrl = container_of(l->greeting.next, struct tcp_ctrl, greeting);
 
+		greeting_leave(ctrl);
 		ctrl->t.owner_gone = true;
 		tcp_end(&ctrl->t, -ECANCELED);
 	}

@@ -225,6 +225,51 @@ TEST(a_silent_socket_is_dropped_at_the_handshake_deadline)
 	end();
 }
 
+#define SILENT 1100u
+
+static struct sock_connect silent[SILENT];
+
+static void silent_dialled(struct loop_op *op, int res)
+{
+	must(res == 0 && op != NULL);
+}
+
+static void silent_dial(void *arg)
+{
+	(void)arg;
+	for (unsigned i = 0; i < SILENT; i++) {
+		silent[i] = (struct sock_connect){.op = {.done = silent_dialled},
+						  .addr = wf_addr()};
+		sock_connect(wf_host.loop, &silent[i]);
+	}
+}
+
+static void silent_close(void *arg)
+{
+	(void)arg;
+	for (unsigned i = 0; i < SILENT; i++)
+		sock_close(&silent[i].sock);
+}
+
+TEST(a_crowd_of_silent_sockets_keeps_no_new_host_out)
+{
+	uint64_t late = wire_counts()->handshake_late, begin_ns;
+
+	wf_begin(14, NULL);                                             /* L01 */
+	wf_listen();
+	wf_on(wf_host.loop, silent_dial, NULL);
+	wf_wait_ms(20);
+	expect_int(wire_counts()->handshake_late - late, SILENT - 1024);
+	begin_ns = sim_now_ns();
+	raw = wf_raw_greet(0);
+	expect(sim_now_ns() - begin_ns < 100 * NS_PER_MS);
+	wf_wait_ms(5100);
+	expect_int(wire_counts()->handshake_late - late, SILENT);
+	expect(!raw->ended);
+	wf_on(wf_host.loop, silent_close, NULL);
+	end();
+}
+
 TEST(a_termreq_of_the_host_closes_at_once_without_reply)
 {
 	for (uint16_t fes = 0; fes < 8; fes++) {
