@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of cases (T01, D03, I05, ...) are those of the abuse list in docs/testing.md. */
+/* Names of cases (T01, D03, I05, ...) are those of [ABUSE]. */
 #include "kt.h"
 
 #include "../vectors/nvme.h"

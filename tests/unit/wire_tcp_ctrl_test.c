@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A hostile or broken host against the controller's end. Case names: docs/testing.md. */
+/* A hostile or broken host against the controller's end. Case names: [ABUSE]. */
 #include "wire_fixture.h"
 
 /* A raw host that has shaken hands, and a 64 KiB write for which R2T has come. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A hostile or broken controller against the host's end. Case names: docs/testing.md, abuse list.
+ * A hostile or broken controller against the host's end. Case names: [ABUSE].
  * Around each buffer that is offered lie guard bytes; whatever the controller does, they stay.
  */
 #include "wire_fixture.h"
