@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Admin commands: which there are, Identify, and the small ones. Features are in feature.c, log pages in
- * logpage.c. Each checks everything first and takes the controller's page last, so that nothing can
- * fail while it is held. The target's loop.
+ * Admin commands: which there are, Identify, and the small ones. Features are in feature.c, log
+ * pages in logpage.c. Each checks everything first and takes the controller's page last, so that
+ * nothing can fail while it is held. The target's loop.
  *
- * A KV namespace has no blocks: CNS 00h tells its identifiers and a size of zero, so that a host which
- * knows no command sets sees an empty disk and not one that it may format.
+ * A KV namespace has no blocks: CNS 00h tells its identifiers and a size of zero, so that a host
+ * which knows no command sets sees an empty disk and not one that it may format.
  */
 #include "target/core.h"
 
@@ -125,7 +125,7 @@ static void identify_fill(struct req *req)
 	case NV_CNS_DESCRIPTORS:
 		nv_ns_ids_write(&ns->ids, out);
 		break;
-	default:                                       /* of a namespace; zeros where there is none */
+	default: /* of a namespace; zeros where there is none */
 		if (ns == NULL)
 			break;
 		if (what.cns == NV_CNS_INDEPENDENT)
@@ -206,7 +206,7 @@ static bool abort_one(struct ctrl *c, struct nv_abort what)
 	for (unsigned i = 0; q != NULL && i < q->entries; i++) {
 		struct req *req = &q->req[i];
 
-		/* Only what waits for its turn; what the wire or the store has will end by itself. */
+		/* Only what waits for its turn; what the wire or the store has ends by itself. */
 		if (req->state != REQ_SHARE || q->cid[i] != what.cid)
 			continue;
 		req_answer(req, NV_ABORTED_BY_REQUEST, 0);

@@ -61,7 +61,14 @@ struct req {
 	struct store_op op;
 };
 
-enum queue_state { QUEUE_NEW, QUEUE_CONNECTING, QUEUE_LIVE, QUEUE_LEAVING, QUEUE_DEAD, QUEUE_STATES };
+enum queue_state {
+	QUEUE_NEW,
+	QUEUE_CONNECTING,
+	QUEUE_LIVE,
+	QUEUE_LEAVING,
+	QUEUE_DEAD,
+	QUEUE_STATES
+};
 
 struct queue {
 	uint32_t magic;
@@ -82,7 +89,15 @@ struct queue {
 	struct iovec connect_iov;
 };
 
-enum ctrl_state { CTRL_OFF, CTRL_READY, CTRL_STOPPING, CTRL_SHUTTING, CTRL_SHUT, CTRL_GONE, CTRL_STATES };
+enum ctrl_state {
+	CTRL_OFF,
+	CTRL_READY,
+	CTRL_STOPPING,
+	CTRL_SHUTTING,
+	CTRL_SHUT,
+	CTRL_GONE,
+	CTRL_STATES
+};
 
 struct ctrl {
 	uint32_t magic;
@@ -231,7 +246,7 @@ void req_pull_came(struct req *req);                  /* the data that R2T asked
 extern const struct wire_ctrl_events queue_events;
 
 void queue_close(struct queue *q);                    /* of this one; queue_done() must follow */
-void queue_kill(struct queue *q);                     /* the same; with the admin queue go all others */
+void queue_kill(struct queue *q);                     /* and, with an admin queue, all others */
 bool queue_idle(const struct queue *q);               /* only AER and HELD are left, or nothing */
 int queue_live(struct queue *q, struct ctrl *c, const struct nv_connect *connect);
 void queue_go(struct queue *q, enum queue_state to);

@@ -11,9 +11,9 @@
  *	SHUT       RDY, SHST done     CC.EN clear
  *	GONE       -                  the last reference (the admin queue is closed)
  *
- * What a write to CC asks for is decided by ctrl_step_of(), a pure function; ctrl_cc_write() carries it
- * out. CC may be written again while STOPPING or SHUTTING: it is looked at when that has ended.
- * The target's loop.
+ * What a write to CC asks for is decided by ctrl_step_of(), a pure function; ctrl_cc_write()
+ * carries it out. CC may be written again while STOPPING or SHUTTING: it is looked at when that has
+ * ended. The target's loop.
  */
 #include "target/core.h"
 
@@ -22,7 +22,8 @@
 
 #include "base/log.h"
 
-#define CNTLID_MAX 0xffef                              /* [BASE 2.0]: FFF0h and above are reserved */
+/* [BASE 2.0]: FFF0h and above are reserved */
+#define CNTLID_MAX 0xffef
 #define DISCOVERY_IDLE_NS (120 * NS_PER_S)             /* a Discovery controller without a KATO */
 
 static const uint8_t ctrl_next[CTRL_STATES] = {

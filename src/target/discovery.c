@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The discovery log: one entry for each subsystem that the host may use, at each address. A host sees
- * only what would accept it. What is listed does not change while an array runs, so GENCTR stays 1.
- * The target's loop.
+ * The discovery log: one entry for each subsystem that the host may use, at each address. A host
+ * sees only what would accept it. What is listed does not change while an array runs, so GENCTR
+ * stays 1. The target's loop.
  */
 #include "target/core.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fabrics commands: Connect on a fresh connection, then Property Get and Set on the admin queue, and
- * Disconnect. What is wrong with a Connect is told in DW0 (IPO and IATTR).
+ * Fabrics commands: Connect on a fresh connection, then Property Get and Set on the admin queue,
+ * and Disconnect. What is wrong with a Connect is told in DW0 (IPO and IATTR).
  *
- * A host that is not on a subsystem's list learns nothing: the name of a subsystem that refuses it and
- * a name that does not exist get the same answer (1/84h). A host that is refused nowhere is told
- * that the name is unknown (1/82h, IPO 256). The target's loop.
+ * A host that is not on a subsystem's list learns nothing: the name of a subsystem that refuses it
+ * and a name that does not exist get the same answer (1/84h). A host that is refused nowhere is
+ * told that the name is unknown (1/82h, IPO 256). The target's loop.
  */
 #include "target/core.h"
 
@@ -14,7 +14,8 @@
 
 #include "base/log.h"
 
-#define DISCONNECT_LINGER_NS (1 * NS_PER_S)    /* for the host to read the answer and close itself */
+/* for the host to read the answer and close itself */
+#define DISCONNECT_LINGER_NS (1 * NS_PER_S)
 
 #define DATA(field) ((struct nv_connect_bad){offsetof(struct nv_connect_data, field), true, ""})
 #define SQE(field) ((struct nv_connect_bad){offsetof(struct nv_connect_sqe, field), false, ""})

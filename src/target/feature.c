@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Set and Get Features. A row of the table says what a feature is: whether a Discovery controller has
- * it, whether it can be set, whether a namespace is named. Values live in the controller and go back to
- * their defaults with a controller reset; nothing is saved (SV is 1/0Dh).
+ * Set and Get Features. A row of the table says what a feature is: whether a Discovery controller
+ * has it, whether it can be set, whether a namespace is named. Values live in the controller and go
+ * back to their defaults with a controller reset; nothing is saved (SV is 1/0Dh).
  *
- * Delete of an absent key (EDNEK) is kept per controller and namespace: a host that wants success for it
- * must not change what other hosts see. The target's loop.
+ * Delete of an absent key (EDNEK) is kept per controller and namespace: a host that wants success
+ * for it must not change what other hosts see. The target's loop.
  */
 #include "target/core.h"
 
@@ -18,12 +18,13 @@ struct feature_row {
 
 static const struct feature_row feature_rows[] = {
 	{NV_FEAT_ARBITRATION, false, true, false, UINT32_C(0xffffff07), 0},
-	{NV_FEAT_POWER, false, true, false, 0xe0, 0},  /* one power state: 0 */
+	{NV_FEAT_POWER, false, true, false, 0xe0, 0}, /* one power state: 0 */
 	{NV_FEAT_TEMPERATURE, false, true, false, 0x3fffff, 0},
 	{NV_FEAT_ERROR_RECOVERY, false, true, false, 0xffff, 0},
 	{NV_FEAT_WRITE_CACHE, false, false, false, 1, 1},
 	{NV_FEAT_QUEUES, false, true, false, UINT32_MAX, 0},
-	{NV_FEAT_ASYNC_EVENTS, true, true, false, 0x1f | NV_ASYNC_NAMESPACE | NV_ASYNC_DISCOVERY, 0},
+	{NV_FEAT_ASYNC_EVENTS, true, true, false,
+	 0x1f | NV_ASYNC_NAMESPACE | NV_ASYNC_DISCOVERY, 0},
 	{NV_FEAT_KEEP_ALIVE, true, true, false, UINT32_MAX, 0},
 	{NV_FEAT_COMMAND_SET, false, true, false, 0x1ff, 0},
 	{NV_FEAT_KV_CONFIGURATION, false, true, true, NV_KV_EDNEK, NV_KV_EDNEK},
@@ -45,7 +46,8 @@ static nv_status feature_check(struct ctrl *c, const struct nv_feature *f,
 {
 	*row = feature_find(c, f->fid);
 	if (*row == NULL)
-		return nv_bad(bad, NV_INVALID_FIELD, offsetof(struct nv_sqe, cdw10), "no such feature");
+		return nv_bad(bad, NV_INVALID_FIELD, offsetof(struct nv_sqe, cdw10),
+			      "no such feature");
 	if ((*row)->per_namespace) {
 		if (subsys_ns(c->subsys, f->nsid) == NULL)
 			return nv_bad(bad, NV_INVALID_NAMESPACE, offsetof(struct nv_sqe, nsid),
@@ -113,8 +115,9 @@ static nv_status feature_store(struct ctrl *c, const struct nv_feature *f, uint6
 		ctrl_keep_alive_set(c, f->cdw11);
 		return NV_OK;
 	case NV_FEAT_COMMAND_SET:              /* the one combination that CNS 1Ch lists */
-		return f->cdw11 == 0 ? NV_OK :
-			nv_bad(bad, NV_IOCS_REJECTED, offsetof(struct nv_sqe, cdw11), "combination");
+		if (f->cdw11 == 0)
+			return NV_OK;
+		return nv_bad(bad, NV_IOCS_REJECTED, offsetof(struct nv_sqe, cdw11), "combination");
 	default:
 		must(f->fid == NV_FEAT_KV_CONFIGURATION);
 		bit = UINT32_C(1) << (f->nsid - 1);

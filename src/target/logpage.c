@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Get Log Page. A page is built whole in the controller's page buffer, then the part asked for moves to
- * its front; what lies past the log's end is zeros. An offset past the end is refused. The target's
- * loop.
+ * Get Log Page. A page is built whole in the controller's page buffer, then the part asked for
+ * moves to its front; what lies past the log's end is zeros. An offset past the end is refused. The
+ * target's loop.
  *
- * SMART says what is known and no more: drives that failed, what this array read and wrote for hosts
- * since it started, errors. Temperature, hours and wear are the drives' own and not known here: zero.
+ * SMART says what is known and no more: drives that failed, what this array read and wrote for
+ * hosts since it started, errors. Temperature, hours and wear are the drives' own and not known
+ * here: zero.
  */
 #include "target/core.h"
 
@@ -179,7 +180,8 @@ static nv_status log_check(struct ctrl *c, const struct nv_log *log, const struc
 	bool named = log->nsid != 0 && log->nsid != NV_NSID_ALL;
 
 	if (row == NULL)
-		return nv_bad(bad, NV_INVALID_LOG_PAGE, offsetof(struct nv_sqe, cdw10), "no such log");
+		return nv_bad(bad, NV_INVALID_LOG_PAGE, offsetof(struct nv_sqe, cdw10),
+			      "no such log");
 	if (named && subsys_ns(c->subsys, log->nsid) == NULL)
 		return nv_bad(bad, NV_INVALID_NAMESPACE, at_nsid, "no such namespace");
 	if (log->lid == NV_LOG_KVOF_STAT && c->subsys->serial[0] == '\0')

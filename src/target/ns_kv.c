@@ -8,10 +8,10 @@
  *	Delete    check ─ delete ─ answer                               NEW           STORE
  *	Exist     check ─ answer                                        NEW
  *
- * No copy: the pieces of a store's buffer are filled by the wire and written by the drive, and the other
- * way round. A value is handed to the store only when all of it is here and its digest was right: a host
- * that dies in the middle of a Store leaves nothing. Buffers are taken only when sizes and the data
- * descriptor have been checked.
+ * No copy: the pieces of a store's buffer are filled by the wire and written by the drive, and the
+ * other way round. A value is handed to the store only when all of it is here and its digest was
+ * right: a host that dies in the middle of a Store leaves nothing. Buffers are taken only when
+ * sizes and the data descriptor have been checked.
  *
  * Choices where readings of the command set differ are in docs/errors.md. The target's loop.
  */
@@ -145,7 +145,7 @@ static void kv_got(struct store_op *op, int res)
 	queue_done(q);
 }
 
-/* What the store will probably take: hosts offer room for the largest value and fetch small ones. */
+/* What the store will probably take: hosts offer room for the largest and fetch small values. */
 static uint32_t kv_retrieve_room(struct req *req)
 {
 	uint32_t value_bytes = 0;
@@ -158,14 +158,16 @@ static uint32_t kv_retrieve_room(struct req *req)
 static void kv_retrieve_begin(struct req *req)
 {
 	req_go(req, REQ_STORE);
-	req->op = (struct store_op){.key = req->kv.key, .want_bytes = req->kv.bytes, .done = kv_got};
+	req->op = (struct store_op){
+		.key = req->kv.key, .want_bytes = req->kv.bytes, .done = kv_got};
 	store_get(kv_ns(req)->store, &req->op);
 }
 
 /* --- List -------------------- */
 
 /* Keys from `from` on, as many as fit; returns the length of the answer. */
-static uint32_t kv_list_write(struct ns *ns, const struct kv_key *first, uint8_t *page, uint32_t bytes)
+static uint32_t kv_list_write(struct ns *ns, const struct kv_key *first, uint8_t *page,
+			      uint32_t bytes)
 {
 	struct nv_kv_list_out out;
 	struct kv_key from = *first, key[64];

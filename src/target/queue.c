@@ -59,7 +59,7 @@ uint64_t queue_bytes(unsigned entries)
 	return sizeof(struct queue) + entries * (sizeof(struct req) + sizeof(uint16_t));
 }
 
-/* --- a connection comes and goes ------------------------------------------------------------------ */
+/* --- a connection comes and goes -------------------- */
 
 static void queue_timer(struct loop_timer *timer)
 {
@@ -99,7 +99,7 @@ static void queue_accepted(void *listener_arg, struct wire_conn *conn)
 	wire_conn_arg_set(conn, q);
 }
 
-/* Requests that wait for something of ours end now; what the wire or the store has ends by itself. */
+/* A request that waits for something of ours ends now; what wire or store have ends by itself. */
 void req_cancel(struct req *req)
 {
 	switch (req->state) {

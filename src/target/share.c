@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fair use of a namespace's buffers. A buffer that waits for a host's data (R2T) is the one thing that a
- * host can hold without doing anything, so:
+ * Fair use of a namespace's buffers. A buffer that waits for a host's data (R2T) is the one thing
+ * that a host can hold without doing anything, so:
  *
  *  - a controller holds at most pool / controllers, but always one request whatever its size;
- *  - one that has not yet sent what it promised ("unproven") holds one such buffer at a time, and all
- *    unproven controllers together half of the pool;
+ *  - one that has not yet sent what it promised ("unproven") holds one such buffer at a time, and
+ *    all unproven controllers together half of the pool;
  *  - data that came in the capsule is here already and waits for nothing but the store's own queue.
  *
- * So hosts that ask for buffers and move nothing leave half of the pool to those that work, until the
- * wire's stall timer closes them. Not a limit on buffers by count: a host with small values would be
- * held back for nothing.
+ * So hosts that ask for buffers and move nothing leave half of the pool to those that work, until
+ * the wire's stall timer closes them. Not a limit on buffers by count: a host with small values
+ * would be held back for nothing.
  *
  * Order: first come, first served among the requests of one controller. The target's loop.
  */

@@ -95,8 +95,8 @@ int subsys_init(struct subsys *s, struct target *t, const struct target_subsys_o
 	}
 	memcpy(s->nqn, opts->nqn, sizeof(s->nqn));
 	if (opts->host_count > TARGET_HOSTS) {
-		snprintf(why, 256, "subsystem %.150s: %u hosts, at most %u", s->nqn, opts->host_count,
-			 (unsigned)TARGET_HOSTS);
+		snprintf(why, 256, "subsystem %.150s: %u hosts, at most %u", s->nqn,
+			 opts->host_count, (unsigned)TARGET_HOSTS);
 		return -EINVAL;
 	}
 	for (unsigned i = 0; i < opts->host_count; i++) {
@@ -181,9 +181,9 @@ void subsys_health_look(struct subsys *s)
 }
 
 /*
- * A host that asks for buffers and then moves no data ("R2T hoard") holds its share and no more: the
- * shares add up to the pool. One request is admitted whatever its size when the controller holds
- * nothing, so that a small share still moves the largest value.
+ * A host that asks for buffers and then moves no data ("R2T hoard") holds its share and no more:
+ * the shares add up to the pool. One request is admitted whatever its size when the controller
+ * holds nothing, so that a small share still moves the largest value.
  */
 uint64_t subsys_share_bytes(const struct subsys *s, const struct ns *ns)
 {

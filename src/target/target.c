@@ -2,11 +2,11 @@
 /*
  * Opening, listening and closing of a target. See core.h for the objects.
  *
- * Closing: listeners go first, then every queue is told to run nothing new. A queue is closed when what it
- * has at work has ended: I/O queues first, an admin queue after its controller's last I/O queue. At the
- * deadline the rest is closed as it is. What the store has at work ends by itself; when the last
- * queue is freed, closed() is called from the drain timer, never from inside another callback.
- * The target's loop.
+ * Closing: listeners go first, then every queue is told to run nothing new. A queue is closed when
+ * what it has at work has ended: I/O queues first, an admin queue after its controller's last I/O
+ * queue. At the deadline the rest is closed as it is. What the store has at work ends by itself;
+ * when the last queue is freed, closed() is called from the drain timer, never from inside another
+ * callback. The target's loop.
  */
 #include "target/core.h"
 
@@ -44,9 +44,9 @@ int target_open(const struct target_opts *opts, char why[256], struct target **o
 	struct target *t;
 	int rc = 0;
 
-	if (opts->loop == NULL || opts->subsys_count < 1 || opts->subsys_count > TARGET_SUBSYSTEMS ||
-	    opts->queues > TARGET_QUEUES || opts->conns_max > TARGET_CONNS ||
-	    opts->ctrls_max > TARGET_CTRLS) {
+	if (opts->loop == NULL || opts->subsys_count < 1 ||
+	    opts->subsys_count > TARGET_SUBSYSTEMS || opts->queues > TARGET_QUEUES ||
+	    opts->conns_max > TARGET_CONNS || opts->ctrls_max > TARGET_CTRLS) {
 		snprintf(why, 256, "target: a number is beyond its limit (tbl/limits.def)");
 		return -EINVAL;
 	}
@@ -143,7 +143,7 @@ static bool may_close(const struct queue *q, bool late)
 	return q->qid != 0 || q->ctrl == NULL || q->ctrl->io_queues == 0;
 }
 
-/* The first queue that can be closed now; closing one may free others, so the list is begun anew. */
+/* The first queue that can be closed now; closing one may free others: the list is begun anew. */
 static struct queue *drain_next(struct target *t, bool late)
 {
 	LIST_FOR_EACH(link, &t->queues) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The array's NVMe-oF side: subsystems with namespaces over stores, a Discovery subsystem, listeners.
+ * The array's NVMe-oF side: subsystems over stores, a Discovery subsystem, listeners.
  *
  *	phase      legal calls
  *	opened     target_listen(), target_counts()

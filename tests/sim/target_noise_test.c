@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Hosts send commands that are nearly right: each is a valid one with a few bytes changed, on admin
- * and I/O queues, with data in both directions, and they leave whenever they like. Whatever comes, the
- * array asserts nothing, answers everything that it should, gives all back, and a canary's values
- * stay right. KVOF_SEED=n runs one seed,
- * KVOF_SEEDS=n so many.
+ * and I/O queues, with data in both directions, and they leave whenever they like. Whatever comes,
+ * the array asserts nothing, answers everything that it should, gives all back, and a canary's
+ * values stay right. KVOF_SEED=n runs one seed, KVOF_SEEDS=n so many.
  */
 #include "../unit/target_fixture.h"
 

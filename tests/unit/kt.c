@@ -17,7 +17,7 @@ void kt_register(const char *name, void (*run)(void **state))
 	kt_tests[kt_count++] = (struct CMUnitTest){.name = name, .test_func = run};
 }
 
-/* cmocka says `not ok N # SKIP name`; TAP says `ok N - name # SKIP why`. One line in, one line out. */
+/* cmocka says `not ok N # SKIP name`, TAP `ok N - name # SKIP why`. One line in, one line out. */
 static void filter_line(const char *line, char *why, size_t why_bytes)
 {
 	const char *tag = " # SKIP ";

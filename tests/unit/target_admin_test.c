@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Admin and fabrics commands, keep alive and deadlines, over the in-process wire on the simulator. */
+/* Admin and fabrics commands, keep alive, deadlines: over the in-process wire, simulated. */
 #include "target_fixture.h"
 
 static struct nv_id_controller id_controller;
@@ -241,7 +241,8 @@ TEST(features_have_their_values_defaults_and_refusals)
 	expect_int(f.dw0, 0x11f);
 	expect_int(feature_of(&f, &h.admin, NV_FEAT_ASYNC_EVENTS, 0, NV_SEL_DEFAULT), NV_RAW_OK);
 	expect_int(f.dw0, 0);
-	expect_int(feature_of(&f, &h.admin, NV_FEAT_KV_CONFIGURATION, 1, NV_SEL_CURRENT), NV_RAW_OK);
+	expect_int(feature_of(&f, &h.admin, NV_FEAT_KV_CONFIGURATION, 1, NV_SEL_CURRENT),
+		   NV_RAW_OK);
 	expect_int(f.dw0, NV_KV_EDNEK);
 	expect_int(feature_of(&f, &h.admin, NV_FEAT_KV_CONFIGURATION, 2, NV_SEL_CURRENT),
 		   NV_RAW_INVALID_NAMESPACE);

@@ -69,10 +69,12 @@ TEST(every_step_of_every_state_is_a_move_that_the_table_permits)
 	for (int from = CTRL_OFF; from < CTRL_GONE; from++)
 		for (unsigned a = 0; a < ARRAY_COUNT(ccs); a++)
 			for (unsigned b = 0; b < ARRAY_COUNT(ccs); b++) {
-				struct ctrl_step s = ctrl_step_of((enum ctrl_state)from, ccs[a], ccs[b]);
+				struct ctrl_step s =
+					ctrl_step_of((enum ctrl_state)from, ccs[a], ccs[b]);
 
 				expect(s.to == (enum ctrl_state)from ||
 				       ctrl_may_go((enum ctrl_state)from, s.to));
-				expect(s.to != (enum ctrl_state)from || (!s.flush && !s.stop_queues));
+				expect(s.to != (enum ctrl_state)from ||
+				       (!s.flush && !s.stop_queues));
 			}
 }

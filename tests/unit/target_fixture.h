@@ -254,10 +254,11 @@ static inline uint16_t ask_out(struct fix *f, struct link *l, const struct nv_sq
 	return ask_wait(f, &a);
 }
 
-static inline uint16_t queue_open(struct fix *f, struct link *l, const char *subnqn, const char *host,
-				  uint16_t qid, uint16_t cntlid)
+static inline uint16_t queue_open(struct fix *f, struct link *l, const char *subnqn,
+				  const char *host, uint16_t qid, uint16_t cntlid)
 {
-	struct nv_connect in = {.qid = qid, .sq_entries = 32, .cntlid = cntlid, .hostid = {1, 2, 3}};
+	struct nv_connect in = {
+		.qid = qid, .sq_entries = 32, .cntlid = cntlid, .hostid = {1, 2, 3}};
 	struct nv_connect_data data;
 	struct nv_sqe sqe;
 	uint16_t status;
