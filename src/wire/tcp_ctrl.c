@@ -18,8 +18,8 @@
  * its push, and is free again when its CapsuleResp is in the socket too. A host that keeps to its
  * queue's depth may send the next command before we have noticed that: then reading waits.
  *
- * Who connects and says nothing is dropped at the handshake deadline, or earlier, oldest first, when
- * more than TCP_GREETING_MAX do so at once: a new host finds room at any time.
+ * Who connects and says nothing is dropped at the handshake deadline, or earlier, oldest first,
+ * when more than TCP_GREETING_MAX do so at once: a new host finds room at any time.
  *
  * Invariants: t->out counts slots that the owner has; owned <= slots; at most one of pulling and
  * pushing; granted implies pulling. Thread: the loop of the connection.
