@@ -22,6 +22,7 @@
 #include "base/must.h"
 #include "base/prng.h"
 #include "cmd/cmd.h"
+#include "cmd/drives.h"
 #include "loop/loop.h"
 #include "store/store.h"
 
@@ -46,7 +47,7 @@ struct bench {
 	struct loop *loop;
 	struct store *store;
 	struct store_opts opts;
-	char path[STORE_DRIVES_MAX][256];
+	struct cmd_drives drives;
 	const char *op_name;
 	uint64_t value_bytes, seconds_ns, cap_bytes;
 	unsigned depth, keys;
@@ -280,7 +281,7 @@ static int measure(struct bench *b)
 	if (b->failed == 0)
 		return report(b, (double)(now_ns() - begun) / 1e9, cpu_s() - cpu);
 	cmd_error("bench", b->failed == -EBADMSG ? "%s: a value came back with wrong bytes"
-						 : "%s: the store failed", b->path[0]);
+						 : "%s: the store failed", b->drives.path[0]);
 	return CMD_FAILED;
 }
 
@@ -302,7 +303,7 @@ static int run(struct bench *b)
 	}
 	if (rep.keys > 0)
 		cmd_error("bench", "drive %s: holds %llu values, which a bench would evict; "
-			  "--format to drop them", b->path[0], (unsigned long long)rep.keys);
+			  "--format to drop them", b->drives.path[0], (unsigned long long)rep.keys);
 	else
 		code = measure(b);
 	store_close(&b->store, closed, &done);
@@ -310,56 +311,6 @@ static int run(struct bench *b)
 		loop_turn(b->loop, TURN_NS);
 	loop_close(&b->loop);
 	return code;
-}
-
-/* PATH[,size=S] */
-static int drive_add(struct bench *b, const char *text)
-{
-	struct store_opts *o = &b->opts;
-	const char *comma = strstr(text, ",size=");
-	size_t length = comma != NULL ? (size_t)(comma - text) : strlen(text);
-	struct store_drive *d;
-
-	if (o->drive_count == STORE_DRIVES_MAX || length == 0 || length >= sizeof(b->path[0])) {
-		cmd_error("bench", "--drive %s: PATH[,size=S], at most %u of them", text,
-			  STORE_DRIVES_MAX);
-		return CMD_USAGE;
-	}
-	d = &o->drive[o->drive_count];
-	memcpy(b->path[o->drive_count], text, length);
-	b->path[o->drive_count][length] = 0;
-	d->path = b->path[o->drive_count++];
-	if (comma != NULL && !cmd_bytes_parse(comma + strlen(",size="), &d->bytes)) {
-		cmd_error("bench", "--drive %s: the size needs a unit, as 4GiB", text);
-		return CMD_USAGE;
-	}
-	return -1;
-}
-
-/* --drive may be given many times, which cmd_args() does not know: it is taken out before. */
-static int drives_take(struct bench *b, int *argc, char **argv)
-{
-	int kept = 1;
-
-	for (int i = 1; i < *argc; i++) {
-		const char *text = NULL;
-		int rc;
-
-		if (strncmp(argv[i], "--drive=", 8) == 0)
-			text = argv[i] + 8;
-		else if (strcmp(argv[i], "--drive") == 0 && i + 1 < *argc)
-			text = argv[++i];
-		if (text == NULL) {
-			argv[kept++] = argv[i];
-			continue;
-		}
-		rc = drive_add(b, text);
-		if (rc >= 0)
-			return rc;
-	}
-	*argc = kept;
-	argv[kept] = NULL;
-	return -1;
 }
 
 static int check(struct bench *b)
@@ -375,10 +326,8 @@ static int check(struct bench *b)
 		return CMD_USAGE;
 	}
 	b->kind = kind;
-	if (b->opts.drive_count == 0) {
-		cmd_error("bench", "no --drive given");
-		return CMD_USAGE;
-	}
+	memcpy(b->opts.drive, b->drives.drive, sizeof(b->opts.drive));
+	b->opts.drive_count = b->drives.count;
 	if (b->value_bytes > STORE_VALUE_BYTES_LIMIT || b->depth > 4096 || b->seconds_ns == 0) {
 		cmd_error("bench", "values of at most 64 MiB, a depth of at most 4096, "
 				   "more than 0 s");
@@ -416,7 +365,7 @@ int cmd_bench_store(int argc, char **argv)
 			"missing file.\n",
 	};
 	unsigned count;
-	int rc = drives_take(&b, &argc, argv);
+	int rc = cmd_drives_take("bench store", &argc, argv, &b.drives);
 
 	if (rc >= 0)
 		return rc;

@@ -58,7 +58,8 @@ static int supers_check(struct checker *c)
 		enum fmt_super_verdict verdict = FMT_SUPER_DAMAGED;
 		struct fmt_super_info info;
 
-		if (disk_read_now(c->disk, bytes, FMT_BLOCK_BYTES, block[i] << FMT_BLOCK_SHIFT) == 0)
+		if (disk_read_now(c->disk, bytes, FMT_BLOCK_BYTES,
+				  block[i] << FMT_BLOCK_SHIFT) == 0)
 			verdict = fmt_super_check(bytes, block[i], &info);
 		if (verdict != FMT_SUPER_OK) {
 			c->out->superblocks_bad++;

@@ -10,7 +10,7 @@
 
 struct store_check {
 	uint64_t segments_sealed, segments_open, segments_free;
-	uint64_t values, deletes, value_bytes;       /* records listed or found, superseded ones too */
+	uint64_t values, deletes, value_bytes;       /* in records, superseded too */
 	/* What is wrong: */
 	uint64_t superblocks_bad;                    /* a copy; the other one is enough */
 	uint64_t frames_bad;                         /* header or footer of a segment */

@@ -221,8 +221,8 @@ static int set_check(struct opening *o)
 		return 0;
 	if (blank > 0)
 		return fail(o, -EINVAL, "drive %s: blank, but %s belongs to a store of %u drives; "
-			    "give the drive of the set, or format", path_of(a_blank), path_of(first),
-			    first->super.drive_count);
+			    "give the drive of the set, or format", path_of(a_blank),
+			    path_of(first), first->super.drive_count);
 	if (first->super.drive_count != n)
 		return fail(o, first->super.drive_count > n ? -ENOENT : -EINVAL,
 			    "drive %s: belongs to a store of %u drives, %u are given",
@@ -271,7 +271,8 @@ static uint32_t segment_least(uint32_t value_bytes_max)
 static int geometry_choose(struct opening *o)
 {
 	struct store *st = o->st;
-	uint64_t least = segment_least(st->opts.value_bytes_max), share = UINT64_MAX, size;
+	uint64_t least = segment_least(st->opts.value_bytes_max), share = UINT64_MAX;
+	uint64_t size, record;
 
 	for (unsigned i = 0; i < st->opts.drive_count; i++)
 		share = bytes_min(share, drive_share(o, &o->found[i]));
@@ -279,7 +280,11 @@ static int geometry_choose(struct opening *o)
 	if (size == 0) {
 		size = share / 64 < SEGMENT_BYTES_GOOD ? bytes_min(share / 8, SEGMENT_BYTES_GOOD)
 						       : share / 64;
-		size = bytes_min(size / SEGMENT_GRAIN * SEGMENT_GRAIN, SEGMENT_BYTES_MAX);
+		size = bytes_min(size, SEGMENT_BYTES_MAX);
+		/* A whole number of the largest records, so that they leave no gap at the end. */
+		record = (uint64_t)fmt_record_blocks(st->opts.value_bytes_max) << FMT_BLOCK_SHIFT;
+		size = (size + record / 2) / record * record;
+		size = bytes_round_up(size + 2 * FMT_BLOCK_BYTES, SEGMENT_GRAIN);
 		if (size < least)
 			size = least;
 	}
@@ -491,7 +496,8 @@ static bool hop_read(struct opening *o, struct drive *d, uint32_t segment, uint3
 	uint32_t room = d->segment_blocks - 1 - block;
 
 	for (int tries = 0; tries < 2; tries++) {
-		if (block_read(o, d, at.block) && fmt_record_check(o->block, &at, room, out) == NULL)
+		if (block_read(o, d, at.block) &&
+		    fmt_record_check(o->block, &at, room, out) == NULL)
 			return true;
 		if (bytes_all_zero(o->block, FMT_BLOCK_BYTES))
 			return false;

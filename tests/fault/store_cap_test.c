@@ -238,3 +238,24 @@ TEST(drives_that_evict_take_turns_by_their_size_so_that_age_is_even)
 	expect(placed[0] > 25 && placed[1] > 25 && placed[2] > placed[0] * 3 / 2);
 	rig_end(&g);
 }
+
+TEST(values_of_the_limit_fill_a_drive_without_gaps)
+{
+	static const uint32_t limits[] = {512 * 1024, 1 << 20, 8 << 20};
+
+	for (unsigned i = 0; i < ARRAY_COUNT(limits); i++) {
+		struct rig g;
+		struct store_stat s;
+
+		rig_begin(&g, 10, 1, 256 * MiB);
+		g.opts.value_bytes_max = limits[i];
+		expect_int(rig_open(&g), 0);
+		for (uint32_t n = 0; n < 300 * MiB / limits[i]; n++)
+			expect_int(rig_put(&g, n, 1, limits[i]), 0);
+		s = rig_stat(&g);
+		printf("# limit %u: segments of %u bytes, %u %% of the drive are values\n",
+		       limits[i], s.segment_bytes, (unsigned)(s.value_bytes * 100 / (256 * MiB)));
+		expect(s.value_bytes * 100 >= 256 * MiB * 85);
+		rig_end(&g);
+	}
+}

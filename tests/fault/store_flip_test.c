@@ -20,6 +20,7 @@ struct image {
 	struct rig g;
 	uint8_t *medium, *copy;
 	uint64_t bytes;
+	uint32_t segment_bytes;
 	unsigned flips, lost;
 };
 
@@ -30,6 +31,7 @@ static void image_make(struct image *im)
 	for (uint32_t i = 0; i < KEYS; i++)
 		expect_int(rig_put(&im->g, i, 1, bytes_of(i)), 0);
 	expect_int(rig_delete(&im->g, DELETED), 0);
+	im->segment_bytes = im->g.st->segment_bytes;
 	rig_close(&im->g);
 	im->medium = sim_disk_bytes("drive0", &im->bytes);
 	im->copy = malloc(im->bytes);
@@ -70,7 +72,8 @@ TEST(any_byte_of_the_metadata_flipped_costs_at_most_one_entry_and_brings_nothing
 	uint64_t footer = sizeof(struct fmt_segment) + (KEYS + 1) * sizeof(struct fmt_entry);
 
 	image_make(&im);
-	end = segment + 576 * KiB - FMT_BLOCK_BYTES;
+	end = segment + im.segment_bytes - FMT_BLOCK_BYTES;
+	expect_mem(im.copy + end, "KVOFSEGF", 8);   /* the footer is where it is flipped */
 	for (uint64_t i = 0; i < sizeof(struct fmt_super); i++) {
 		flip(&im, i);
 		flip(&im, im.bytes - FMT_BLOCK_BYTES + i);

@@ -240,8 +240,8 @@ TEST(random_operations_in_flight_agree_with_a_map_across_restarts)
 	for (uint64_t seed = 1; seed <= 60; seed++)
 		run(seed, counts);
 	printf("# put %u, if absent %u, if present %u, delete %u, get %u, flush %u\n",
-	       counts[W_PUT], counts[W_IF_ABSENT], counts[W_IF_PRESENT], counts[W_DELETE], counts[W_GET],
-	       counts[W_FLUSH]);
+	       counts[W_PUT], counts[W_IF_ABSENT], counts[W_IF_PRESENT], counts[W_DELETE],
+	       counts[W_GET], counts[W_FLUSH]);
 	for (unsigned i = W_PUT; i <= W_FLUSH; i++)
 		expect(counts[i] > 100);
 }

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvof fsck: reads every record of a store that is not in use, and says what is wrong. It repairs
+ * nothing: a store passes over what is wrong and evicts it in time. Exit code 0: nothing is wrong;
+ * 3: something is, or the drives can't be read.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cmd/cmd.h"
+#include "cmd/drives.h"
+#include "loop/loop.h"
+#include "store/check.h"
+
+static void say(void *arg, const char *line)
+{
+	(void)arg;
+	fprintf(stderr, "kvof fsck: %s\n", line);
+}
+
+static int report(const struct store_check *c, bool json)
+{
+	int code = c->superblocks_bad + c->frames_bad + c->records_bad == 0 ? CMD_DONE : CMD_FAILED;
+
+	if (json)
+		return cmd_json_print("fsck", json_pack(
+			"{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+			"values", (json_int_t)c->values, "deletes", (json_int_t)c->deletes,
+			"value_bytes", (json_int_t)c->value_bytes,
+			"segments_sealed", (json_int_t)c->segments_sealed,
+			"segments_open", (json_int_t)c->segments_open,
+			"segments_free", (json_int_t)c->segments_free,
+			"superblocks_bad", (json_int_t)c->superblocks_bad,
+			"frames_bad", (json_int_t)c->frames_bad,
+			"records_bad", (json_int_t)c->records_bad), code);
+	printf("%llu values of %llu bytes and %llu deletes in %llu sealed and %llu open segments, "
+	       "%llu free\n", (unsigned long long)c->values, (unsigned long long)c->value_bytes,
+	       (unsigned long long)c->deletes, (unsigned long long)c->segments_sealed,
+	       (unsigned long long)c->segments_open, (unsigned long long)c->segments_free);
+	printf("%llu superblock copies, %llu headers or footers and %llu records are wrong\n",
+	       (unsigned long long)c->superblocks_bad, (unsigned long long)c->frames_bad,
+	       (unsigned long long)c->records_bad);
+	return cmd_output_end("fsck", code);
+}
+
+int cmd_fsck(int argc, char **argv)
+{
+	struct cmd_drives drives;
+	struct store_opts so = {.drive_count = 0};
+	struct loop_opts lo = {.name = "fsck"};
+	struct store_check check;
+	struct loop *loop;
+	bool json = false;
+	unsigned count;
+	const struct cmd_opt opts[] = {
+		{"json", CMD_FLAG, &json, NULL, "print JSON"},
+		{.name = NULL},
+	};
+	const struct cmd_usage u = {
+		.name = "fsck", .args = "--drive PATH...", .opts = opts,
+		.what = "Checks the drives of an array that is not running; changes nothing.",
+		.more = "Values that were overwritten and not evicted yet are counted too.\n",
+	};
+	int rc = cmd_drives_take("fsck", &argc, argv, &drives);
+
+	if (rc < 0)
+		rc = cmd_args(&u, argc, argv, NULL, &count);
+	if (rc >= 0)
+		return rc;
+	for (unsigned i = 0; i < drives.count; i++)
+		so.drive[so.drive_count++].path = drives.path[i];
+	if (loop_open(&lo, &loop) != 0) {
+		cmd_error("fsck", "no loop can be opened");
+		return CMD_FAILED;
+	}
+	rc = store_check(&so, loop, say, NULL, &check);
+	loop_close(&loop);
+	return rc != 0 ? CMD_FAILED : report(&check, json);
+}
