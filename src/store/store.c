@@ -721,22 +721,22 @@ static void close_end(struct loop_op *soon, int res)
 	struct store *st = container_of(soon, struct store, close_op);
 	void (*done)(void *arg) = st->close_done;
 	void *arg = st->close_arg;
-	bool hung = false;
+	bool kept = !buf_pool_idle(&st->pool);
 
 	loop_timer_cancel(st->loop, &st->tick);
 	for (unsigned i = 0; i < st->drive_count; i++) {
 		struct drive *d = &st->drive[i];
 
-		if (!d->missing && !drive_quiet(d))
-			hung = true;
+		if (!drive_quiet(d))
+			kept = true;
+		else if (d->disk != NULL)
+			disk_close(&d->disk);
 	}
-	if (hung) {
-		/* The kernel may still write into its memory: it is left to it. */
-		log_error("store: closed without a drive that does not answer; its memory is kept");
-		st->magic = 0;
-	} else {
+	/* The kernel may still write into its memory, or somebody still has a buffer. */
+	if (kept)
+		log_error("store: closed with I/O or buffers under way; their memory is kept");
+	else
 		store_free(&st);
-	}
 	done(arg);
 }
 
@@ -775,7 +775,7 @@ void store_close_pump(struct store *st)
 	if (!st->closing || st->closed || st->in_close_pump)
 		return;
 	st->in_close_pump = true;
-	if (st->ops_in_flight > 0)
+	if (st->ops_in_flight > 0 || !buf_pool_idle(&st->pool))
 		done = false;
 	for (unsigned i = 0; done && i < st->drive_count; i++)
 		done = close_drive(&st->drive[i]);
