@@ -3,7 +3,11 @@
 #ifndef KVOF_TESTS_UNIT_CACHE_CORE_FIXTURE_H
 #define KVOF_TESTS_UNIT_CACHE_CORE_FIXTURE_H
 
+#include "kt.h"
+
 #include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "base/hash.h"
 #include "base/prng.h"
