@@ -215,6 +215,7 @@ struct kvof_cache_stat {
 	uint64_t remote_reconnects, remote_live, late_releases;
 	uint64_t dram_evicted, dram_refused, promoted;
 };
+/* Asks the cache's loop, any thread. Return: 0; -EINVAL; -ESHUTDOWN. */
 int kvof_cache_stat(struct kvof_cache *cache, struct kvof_cache_stat *out);
 
 #ifdef __cplusplus

@@ -71,13 +71,11 @@ struct kvof_client_opts {
  * failure of the first try, after connect_ns at most.
  *
  * Return: 0; -EINVAL (also: not a target string); -ECONNRESET; -ETIMEDOUT; -EPROTO; -EIO refused by
- * the array;
- * -ENOENT no such subsystem or KV namespace; -ENOMEM.
+ * the array; -ENOENT no such subsystem or KV namespace; -ENOMEM.
  */
 int kvof_client_open(const struct kvof_client_opts *opts, char why[256], struct kvof_client **out);
 
-/* Ends all that is in flight with -ESHUTDOWN, waits for it, frees the handle; *client becomes
- * NULL. */
+/* Ends all in flight with -ESHUTDOWN, waits for it, frees the handle; *client becomes NULL. */
 void kvof_client_close(struct kvof_client **client);
 
 /* What the namespace is; from the last time it was connected. */
@@ -164,8 +162,7 @@ struct kvof_client_req {
 
 enum kvof_client_result_flag {
 	KVOF_CLIENT_LAST = 1,           /* no further event of this batch */
-	/* not a result: the buffer of an earlier busy one is free */
-	KVOF_CLIENT_RELEASED = 2,
+	KVOF_CLIENT_RELEASED = 2,       /* not a result: the buffer of a busy one is free */
 };
 
 struct kvof_client_result {
@@ -174,8 +171,7 @@ struct kvof_client_result {
 	int32_t res;                    /* error.h */
 	uint32_t value_bytes;           /* Retrieve: true stored length */
 	uint32_t moved_bytes;           /* Retrieve: bytes put into the room */
-	/* 1: the buffer is not free yet, an event RELEASED follows */
-	uint32_t busy;
+	uint32_t busy;                  /* 1: buffer not free yet, an event RELEASED follows */
 	uint32_t flags;                 /* enum kvof_client_result_flag */
 };
 
