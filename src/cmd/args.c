@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options and arguments of the subcommands, sizes and times with their units. */
+/* Options and arguments of the subcommands, and the nearest known word to an unknown one. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,80 +18,6 @@ void cmd_error(const char *command, const char *format, ...)
 	vfprintf(stderr, format, args);
 	va_end(args);
 	fputc('\n', stderr);
-}
-
-/* Digits, perhaps a point and at most 9 more, scaled; -1: not a number, or too large. */
-static bool number_scale(const char *text, const char **rest, uint64_t scale, uint64_t *out)
-{
-	uint64_t whole = 0, part = 0, part_scale = 1;
-	const char *at = text;
-
-	for (; *at >= '0' && *at <= '9'; at++) {
-		if (whole > (UINT64_MAX - 9) / 10)
-			return false;
-		whole = whole * 10 + (uint64_t)(*at - '0');
-	}
-	if (at == text)
-		return false;
-	if (*at == '.') {
-		for (at++; *at >= '0' && *at <= '9' && part_scale < NS_PER_S; at++) {
-			part = part * 10 + (uint64_t)(*at - '0');
-			part_scale *= 10;
-		}
-	}
-	*rest = at;
-	if (whole > UINT64_MAX / 2 / scale)
-		return false;
-	*out = whole * scale + (uint64_t)((unsigned __int128)part * scale / part_scale);
-	return true;
-}
-
-struct unit {
-	const char *name;
-	uint64_t scale;
-};
-
-static const struct unit byte_units[] = {
-	{"", 1}, {"B", 1}, {"KiB", KiB}, {"MiB", MiB}, {"GiB", GiB}, {"TiB", TiB}, {"K", KiB},
-	{"M", MiB}, {"G", GiB}, {"T", TiB}, {"KB", 1000}, {"MB", 1000000}, {"GB", 1000000000},
-	{"TB", UINT64_C(1000000000000)}, {NULL, 0},
-};
-
-static const struct unit time_units[] = {
-	{"s", NS_PER_S}, {"ms", NS_PER_MS}, {"us", 1000}, {"ns", 1}, {"m", 60 * NS_PER_S},
-	{"min", 60 * NS_PER_S}, {"h", 3600 * NS_PER_S}, {NULL, 0},
-};
-
-static bool unit_parse(const char *text, const struct unit *units, uint64_t *out)
-{
-	const char *rest;
-	uint64_t value;
-
-	if (!number_scale(text, &rest, 1, &value))
-		return false;
-	while (*rest == ' ')
-		rest++;
-	for (; units->name != NULL; units++) {
-		const char *ignored;
-
-		if (strcmp(rest, units->name) == 0)
-			return number_scale(text, &ignored, units->scale, out);
-	}
-	return false;
-}
-
-bool cmd_bytes_parse(const char *text, uint64_t *bytes)
-{
-	return unit_parse(text, byte_units, bytes);
-}
-
-bool cmd_time_parse(const char *text, bool plain, uint64_t *ns)
-{
-	const char *rest;
-
-	if (plain && number_scale(text, &rest, NS_PER_S, ns) && *rest == 0)
-		return true;
-	return unit_parse(text, time_units, ns);
 }
 
 /* Insertions, deletions and changes from a to b; long strings are all far. */
@@ -172,7 +98,6 @@ static int opt_unknown(const struct cmd_usage *u, const char *arg)
 static const char *opt_set(const struct cmd_opt *o, const char *value)
 {
 	uint64_t number;
-	char *end;
 
 	switch (o->kind) {
 	case CMD_FLAG:
@@ -182,14 +107,13 @@ static const char *opt_set(const struct cmd_opt *o, const char *value)
 		*(const char **)o->into = value;
 		return NULL;
 	case CMD_COUNT:
-		number = strtoull(value, &end, 10);
-		if (end == value || *end != 0 || value[0] == '-' || number < 1 ||
-		    number > UINT32_MAX)
+		if (!cmd_count_parse(value, &number) || number < 1 || number > UINT32_MAX)
 			return "a whole number from 1";
 		*(unsigned *)o->into = (unsigned)number;
 		return NULL;
 	case CMD_BYTES:
-		return cmd_bytes_parse(value, o->into) ? NULL : "a size, as in 4096 or 64KiB";
+		return cmd_bytes_parse(value, true, o->into) ? NULL :
+							       "a size, as in 4096 or 64KiB";
 	case CMD_TIME:
 		return cmd_time_parse(value, false, o->into) ? NULL :
 							       "a time with its unit, as in 5s";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the subcommands of `kvof` share: options, keys, sizes, a connection, exit codes, JSON.
+ * What the subcommands of `kvof` share: options, quantities, keys, a connection, exit codes, JSON.
  *
  * A subcommand is one function, int cmd_x(int argc, char **argv) with argv[0] its name, that
  * returns an exit code. Messages are one line on standard error: what, which object, what to do.
@@ -79,15 +79,20 @@ struct cmd_usage {
 int cmd_args(const struct cmd_usage *u, int argc, char **argv, const char **positional,
 	     unsigned *count);
 
-/* False: not such a thing. A plain number is bytes, or seconds where plain is true. */
-bool cmd_bytes_parse(const char *text, uint64_t *bytes);
-bool cmd_time_parse(const char *text, bool plain, uint64_t *ns);
 /* The entry of names[] (ends with NULL) that text was probably meant to be; NULL: none is near. */
 const char *cmd_nearest(const char *text, const char *const *names);
 
 /* One line: "kvof get: ..." */
 void cmd_error(const char *command, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
+
+/* --- quantities (unit.c) -------------------- */
+
+/* False: not such a thing, or too large. bare: a number without a unit is bytes, or seconds; 0
+ * needs no unit anyway. */
+bool cmd_bytes_parse(const char *text, bool bare, uint64_t *bytes);
+bool cmd_time_parse(const char *text, bool bare, uint64_t *ns);
+bool cmd_count_parse(const char *text, uint64_t *count);     /* digits and nothing else */
 
 /* --- keys and values (value.c) -------------------- */
 

@@ -9,7 +9,6 @@
  */
 #include "cmd/config.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <ini.h>
 #include <jansson.h>
@@ -43,79 +42,16 @@ static const struct config_row rows[CONFIG_COUNT] = {
 
 /* --- values -------------------- */
 
-struct unit {
-	const char *name;
-	uint64_t factor;
-};
-
-static const struct unit size_units[] = {
-	{"B", 1}, {"KiB", KiB}, {"MiB", MiB}, {"GiB", GiB}, {"TiB", TiB}, {"K", KiB}, {"M", MiB},
-	{"G", GiB}, {"T", TiB}, {"kB", 1000}, {"KB", 1000}, {"MB", 1000000},
-	{"GB", UINT64_C(1000000000)}, {"TB", UINT64_C(1000000000000)},
-};
-static const struct unit time_units[] = {
-	{"ns", 1}, {"us", 1000}, {"ms", NS_PER_MS}, {"s", NS_PER_S}, {"min", 60 * NS_PER_S},
-	{"h", 3600 * NS_PER_S},
-};
-
-static bool number_parse(const char *text, uint64_t *out, const char **rest)
-{
-	unsigned long long n;
-	char *end;
-
-	if (!isdigit((unsigned char)text[0]))
-		return false;
-	errno = 0;
-	n = strtoull(text, &end, 10);
-	if (errno != 0)
-		return false;
-	*out = n;
-	*rest = end;
-	return true;
-}
-
-static bool unit_parse(const char *text, const struct unit *units, unsigned count, uint64_t *out)
-{
-	const char *rest;
-	uint64_t n;
-
-	if (!number_parse(text, &n, &rest))
-		return false;
-	while (*rest == ' ')
-		rest++;
-	if (*rest == '\0' && n == 0) {
-		*out = 0;
-		return true;
-	}
-	for (unsigned i = 0; i < count; i++) {
-		if (strcmp(rest, units[i].name) != 0)
-			continue;
-		return !__builtin_mul_overflow(n, units[i].factor, out);
-	}
-	return false;
-}
-
-bool config_size_parse(const char *text, uint64_t *bytes)
-{
-	return unit_parse(text, size_units, ARRAY_COUNT(size_units), bytes);
-}
-
-bool config_time_parse(const char *text, uint64_t *ns)
-{
-	return unit_parse(text, time_units, ARRAY_COUNT(time_units), ns);
-}
-
 bool config_address_parse(const char *text, struct sock_addr *out)
 {
-	const char *host = text + 6, *colon, *rest;
+	const char *host = text + 6, *colon;
 	size_t host_bytes;
 	uint64_t port;
 
 	if (strncmp(text, "tcp://", 6) != 0)
 		return false;
 	colon = strrchr(host, ':');
-	if (colon == NULL || !number_parse(colon + 1, &port, &rest) || *rest != '\0' ||
-	    port > 65535)
+	if (colon == NULL || !cmd_count_parse(colon + 1, &port) || port > UINT16_MAX)
 		return false;
 	host_bytes = (size_t)(colon - host);
 	if (host_bytes >= 2 && host[0] == '[' && colon[-1] == ']') {
@@ -143,7 +79,7 @@ bool config_drive_parse(const char *text, char path[256], uint64_t *bytes, const
 			*why = "after the comma only size=S is known";
 			return false;
 		}
-		if (!config_size_parse(comma + 6, bytes) || *bytes == 0) {
+		if (!cmd_bytes_parse(comma + 6, false, bytes) || *bytes == 0) {
 			*why = "size= needs a size with a unit, such as size=4GiB";
 			return false;
 		}
@@ -196,7 +132,7 @@ static const char *value_wrong(const struct config_row *row, const char *text)
 {
 	char path[256];
 	struct sock_addr addr;
-	const char *why, *rest;
+	const char *why;
 	uint64_t n = 0;
 	bool flag;
 
@@ -214,15 +150,15 @@ static const char *value_wrong(const struct config_row *row, const char *text)
 	case CHOICE:
 		return choice_has(row->choices, text) ? NULL : "not one of the choices";
 	case SIZE:
-		if (!config_size_parse(text, &n))
+		if (!cmd_bytes_parse(text, false, &n))
 			return "not a size with a unit, such as 64MiB";
 		break;
 	case TIME:
-		if (!config_time_parse(text, &n))
+		if (!cmd_time_parse(text, false, &n))
 			return "not a time with a unit, such as 5s";
 		break;
 	case COUNT:
-		if (!number_parse(text, &n, &rest) || *rest != '\0')
+		if (!cmd_count_parse(text, &n))
 			return "not a count";
 		break;
 	}
@@ -490,17 +426,17 @@ const char *config_text(const struct config *c, enum config_id id)
 
 uint64_t config_number(const struct config *c, enum config_id id)
 {
-	const char *text = config_text(c, id), *rest;
+	const char *text = config_text(c, id);
 	uint64_t n = 0;
 
 	if (text[0] == '\0')
 		return 0;
 	if (rows[id].type == SIZE)
-		must(config_size_parse(text, &n));
+		must(cmd_bytes_parse(text, false, &n));
 	else if (rows[id].type == TIME)
-		must(config_time_parse(text, &n));
+		must(cmd_time_parse(text, false, &n));
 	else
-		must(rows[id].type == COUNT && number_parse(text, &n, &rest));
+		must(rows[id].type == COUNT && cmd_count_parse(text, &n));
 	return n;
 }
 
@@ -546,15 +482,13 @@ static json_t *row_json(const struct config *c, unsigned id)
 	return row;
 }
 
-static void print_json(const struct config *c)
+static int print_json(const struct config *c)
 {
 	json_t *all = json_array();
 
 	for (unsigned i = 0; i < CONFIG_COUNT; i++)
 		json_array_append_new(all, row_json(c, i));
-	json_dumpf(all, stdout, JSON_INDENT(2));
-	printf("\n");
-	json_decref(all);
+	return cmd_json_print("config", all, CMD_DONE);
 }
 
 static void print_text(const struct config *c)
@@ -576,28 +510,32 @@ static void print_text(const struct config *c)
 	}
 }
 
+#define CONFIG_USAGE \
+	"usage: kvof config --effective [--json] [--config F] [options of serve]"
+
 int cmd_config(int argc, char **argv)
 {
 	struct config c;
 	char why[512];
+	int code;
 
 	if (config_load(argc, argv, &c, why) != 0) {
-		fprintf(stderr, "kvof config: %s\n", why);
-		return 2;
+		cmd_error("config", "%s", why);
+		return CMD_USAGE;
 	}
-	if (c.help || !c.effective) {
-		fprintf(c.help ? stdout : stderr,
-			"usage: kvof config --effective [--json] [--config F] [options of "
-			"serve]\n");
-		if (c.help)
-			config_help();
+	if (c.help) {
+		printf("%s\n", CONFIG_USAGE);
+		config_help();
+		code = cmd_output_end("config", CMD_DONE);
+	} else if (!c.effective) {
+		cmd_error("config", "%s", CONFIG_USAGE);
+		code = CMD_USAGE;
 	} else if (c.json) {
-		print_json(&c);
+		code = print_json(&c);
 	} else {
 		print_text(&c);
+		code = cmd_output_end("config", CMD_DONE);
 	}
-	bool wrong = !c.help && !c.effective;
-
 	config_free(&c);
-	return wrong ? 2 : 0;
+	return code;
 }

@@ -50,9 +50,6 @@ uint64_t config_number(const struct config *c, enum config_id id);
 bool config_bool(const struct config *c, enum config_id id);
 const char *config_flag(enum config_id id);                          /* "--allow-host" */
 
-/* "64MiB", "64 MiB", "4G": bytes. "5s", "100 ms": ns. False: not one; 0 alone needs no unit. */
-bool config_size_parse(const char *text, uint64_t *bytes);
-bool config_time_parse(const char *text, uint64_t *ns);
 /* tcp://ADDR:PORT, tcp://[v6]:PORT; ADDR numeric. */
 bool config_address_parse(const char *text, struct sock_addr *out);
 /* PATH[,size=S]; *bytes 0 without a size. path holds 256 bytes. False with a reason in why. */

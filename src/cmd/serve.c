@@ -4,8 +4,7 @@
  * SIGINT.
  *
  *	options ─ checked ─ loop ─ store ─ target ─ listeners ─ "ready" ─ loop_run
- *        signal  ─ target_close (commands end, at most 2 s) ─ store_close (seals, marks clean) ─
- *exit 0
+ *	signal  ─ target_close (commands end, at most 2 s) ─ store_close (seals, marks clean) ─ exit
  *
  * What can be refused is refused before anything is touched: options first, then the listeners'
  * ports are taken only after the store is open. A stop that takes longer than STOP_NS ends with
@@ -351,6 +350,7 @@ static void address_print(const struct sock_addr *a, char *out, size_t out_bytes
 	snprintf(out, out_bytes, "tcp://%s%s%s:%u", v6 ? "[" : "", a->host, v6 ? "]" : "", a->port);
 }
 
+/* An array that nobody reads the line of serves all the same. */
 static void print_ready(const struct serve *s)
 {
 	const char *nqn = config_text(&s->config, CONFIG_subsystem);
@@ -364,18 +364,14 @@ static void print_ready(const struct serve *s)
 			printf("%s%s", i == 0 ? "ready " : ",", line);
 	}
 	if (s->config.json) {
-		json_t *o = json_pack("{s:O, s:s, s:i, s:b, s:s}", "ready", all, "subsystem", nqn,
-				      "pid", (int)getpid(), "memory", s->memory, "loop",
-				      loop_kind());
-
-		json_dumpf(o, stdout, 0);
-		printf("\n");
-		json_decref(o);
+		cmd_json_print("serve", json_pack("{s:o, s:s, s:i, s:b, s:s}", "ready", all,
+			"subsystem", nqn, "pid", (int)getpid(), "memory", s->memory, "loop",
+			loop_kind()), CMD_DONE);
 	} else {
 		printf(" %s\n", nqn);
+		json_decref(all);
+		cmd_output_end("serve", CMD_DONE);
 	}
-	json_decref(all);
-	fflush(stdout);
 }
 
 /* --- stop -------------------- */
