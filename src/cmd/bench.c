@@ -14,19 +14,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/hash.h"
 #include "base/must.h"
 #include "base/prng.h"
 #include "cmd/cmd.h"
+#include "cmd/meter.h"
 
 #define BENCH_STAMP_EVERY 4096
 #define BENCH_TURN_NS (10 * NS_PER_MS)
-#define HISTOGRAM_STEPS 32
-#define HISTOGRAM_BUCKETS (64 * HISTOGRAM_STEPS)
 
 enum bench_phase { BENCH_FILL, BENCH_MEASURE, BENCH_DELETE };
 
@@ -44,10 +41,10 @@ struct bench_worker {
 struct bench {
 	struct cmd_link link;
 	struct cmd_common common;
-	const char *op_name, *verify;
+	struct cmd_meter meter;
+	const char *verify;
 	enum host_op_kind kind;
-	uint64_t value_bytes, seconds_ns;
-	unsigned depth, queues, keys;
+	uint64_t seconds_ns;
 	bool keep;
 
 	enum bench_phase phase;
@@ -60,53 +57,8 @@ struct bench {
 	uint64_t end_ns;
 	unsigned flying;
 	int failed;                    /* errno of the first failure */
-	uint64_t wrong, ops;
-	uint64_t histogram[HISTOGRAM_BUCKETS];
+	uint64_t wrong;
 };
-
-static uint64_t bench_now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
-}
-
-static double bench_cpu_s(void)
-{
-	struct rusage r;
-
-	getrusage(RUSAGE_SELF, &r);
-	return (double)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) +
-	       (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec) / 1e6;
-}
-
-/* --- histogram -------------------- */
-
-static unsigned histogram_bucket(uint64_t ns)
-{
-	unsigned shift = 0;
-
-	while (ns >> shift >= 2 * HISTOGRAM_STEPS)
-		shift++;
-	return shift * HISTOGRAM_STEPS + (unsigned)(ns >> shift);
-}
-
-/* Upper end of the bucket in which the given share of all lies, in microseconds. */
-static double histogram_us(const struct bench *b, double share)
-{
-	uint64_t want = (uint64_t)(share * (double)b->ops), seen = 0;
-
-	for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++) {
-		seen += b->histogram[i];
-		if (seen > want || (seen == b->ops && seen > 0)) {
-			unsigned shift = i < 2 * HISTOGRAM_STEPS ? 0 : i / HISTOGRAM_STEPS - 1;
-
-			return (double)((uint64_t)(i - shift * HISTOGRAM_STEPS + 1) << shift) / 1e3;
-		}
-	}
-	return 0;
-}
 
 /* --- contents -------------------- */
 
@@ -114,16 +66,17 @@ static void bench_stamp(const struct bench *b, uint64_t key_index, uint8_t *valu
 {
 	uint64_t stamp = hash_key16((const uint8_t *)"kvof bench stamp", key_index ^ b->salt);
 
-	for (uint64_t at = 0; at < b->value_bytes; at += BENCH_STAMP_EVERY)
-		memcpy(value + at, &stamp, bytes_min(sizeof(stamp), b->value_bytes - at));
+	for (uint64_t at = 0; at < b->meter.value_bytes; at += BENCH_STAMP_EVERY)
+		memcpy(value + at, &stamp, bytes_min(sizeof(stamp), b->meter.value_bytes - at));
 }
 
 static bool bench_stamps_right(const struct bench *b, uint64_t key_index, const uint8_t *value)
 {
 	uint64_t stamp = hash_key16((const uint8_t *)"kvof bench stamp", key_index ^ b->salt);
 
-	for (uint64_t at = 0; at < b->value_bytes; at += BENCH_STAMP_EVERY)
-		if (memcmp(value + at, &stamp, bytes_min(sizeof(stamp), b->value_bytes - at)) != 0)
+	for (uint64_t at = 0; at < b->meter.value_bytes; at += BENCH_STAMP_EVERY)
+		if (memcmp(value + at, &stamp,
+			   bytes_min(sizeof(stamp), b->meter.value_bytes - at)) != 0)
 			return false;
 	return true;
 }
@@ -132,10 +85,10 @@ static bool bench_value_right(const struct bench *b, const struct bench_worker *
 {
 	const uint8_t *value = w->iov.iov_base;
 
-	if (w->op.value_bytes != b->value_bytes || w->op.moved_bytes != b->value_bytes)
+	if (w->op.value_bytes != b->meter.value_bytes || w->op.moved_bytes != b->meter.value_bytes)
 		return false;
 	if (b->verify[0] == 'f')
-		return hash_xxh3(value, b->value_bytes) == b->digest[w->key_index];
+		return hash_xxh3(value, b->meter.value_bytes) == b->digest[w->key_index];
 	return bench_stamps_right(b, w->key_index, value);
 }
 
@@ -156,14 +109,14 @@ static bool bench_goes_on(const struct bench *b)
 {
 	if (b->failed != 0)
 		return false;
-	return b->phase == BENCH_MEASURE ? bench_now_ns() < b->end_ns : b->next < b->keys;
+	return b->phase == BENCH_MEASURE ? cmd_now_ns() < b->end_ns : b->next < b->meter.keys;
 }
 
 static void bench_submit(struct bench *b, struct bench_worker *w)
 {
 	bool stores, moves;
 
-	w->key_index = b->phase == BENCH_MEASURE ? prng_below(&b->prng, b->keys) : b->next++;
+	w->key_index = b->phase == BENCH_MEASURE ? prng_below(&b->prng, b->meter.keys) : b->next++;
 	w->op.kind = b->phase == BENCH_FILL ? HOST_STORE :
 		     b->phase == BENCH_DELETE ? HOST_DELETE : b->kind;
 	w->op.key = bench_key(b, w->key_index);
@@ -172,11 +125,11 @@ static void bench_submit(struct bench *b, struct bench_worker *w)
 	if (stores)
 		bench_stamp(b, w->key_index, w->iov.iov_base);
 	if (stores && b->phase == BENCH_FILL)
-		b->digest[w->key_index] = hash_xxh3(w->iov.iov_base, b->value_bytes);
+		b->digest[w->key_index] = hash_xxh3(w->iov.iov_base, b->meter.value_bytes);
 	w->op.iov = &w->iov;
 	w->op.iov_count = moves;
-	w->op.bytes = moves ? (uint32_t)b->value_bytes : 0;
-	w->begun_ns = bench_now_ns();
+	w->op.bytes = moves ? (uint32_t)b->meter.value_bytes : 0;
+	w->begun_ns = cmd_now_ns();
 	w->op.deadline_ns = loop_now_ns(b->link.loop) +
 			    (b->common.timeout_ns != 0 ? b->common.timeout_ns : 30 * NS_PER_S);
 	w->busy = true;
@@ -196,8 +149,7 @@ static void bench_done(struct host_op *op, int res)
 	struct bench *b = w->bench;
 
 	if (b->phase == BENCH_MEASURE && res == 0) {
-		b->histogram[histogram_bucket(bench_now_ns() - w->begun_ns)]++;
-		b->ops++;
+		cmd_meter_add(&b->meter, cmd_now_ns() - w->begun_ns);
 		if (op->kind == HOST_RETRIEVE && !bench_value_right(b, w)) {
 			b->wrong++;
 			b->failed = -EBADMSG;
@@ -219,21 +171,21 @@ static void bench_released(struct host_op *op)
 
 static void bench_progress(const struct bench *b, const char *what, uint64_t *next_ns)
 {
-	if (bench_now_ns() < *next_ns || b->common.json || !isatty(STDERR_FILENO))
+	if (cmd_now_ns() < *next_ns || b->common.json || !isatty(STDERR_FILENO))
 		return;
-	*next_ns = bench_now_ns() + NS_PER_S / 2;
+	*next_ns = cmd_now_ns() + NS_PER_S / 2;
 	fprintf(stderr, "\r%s: %llu operations  ", what,
-		(unsigned long long)(b->phase == BENCH_MEASURE ? b->ops : b->next));
+		(unsigned long long)(b->phase == BENCH_MEASURE ? b->meter.ops : b->next));
 }
 
 static int bench_phase_run(struct bench *b, enum bench_phase phase, const char *what)
 {
-	uint64_t next_ns = bench_now_ns() + NS_PER_S / 2;
+	uint64_t next_ns = cmd_now_ns() + NS_PER_S / 2;
 
 	b->phase = phase;
 	b->next = 0;
-	b->end_ns = bench_now_ns() + b->seconds_ns;
-	for (unsigned i = 0; i < b->depth && bench_goes_on(b); i++)
+	b->end_ns = cmd_now_ns() + b->seconds_ns;
+	for (unsigned i = 0; i < b->meter.depth && bench_goes_on(b); i++)
 		bench_submit(b, &b->worker[i]);
 	while (b->flying > 0) {
 		loop_turn(b->link.loop, BENCH_TURN_NS);
@@ -244,30 +196,21 @@ static int bench_phase_run(struct bench *b, enum bench_phase phase, const char *
 
 /* --- result -------------------- */
 
-static int bench_report(const struct bench *b, double seconds, double cpu_s)
+static int bench_report(const struct bench *b)
 {
-	double ops_per_s = (double)b->ops / seconds;
-	bool moves = b->kind != HOST_EXIST;
-	double bytes_per_s = moves ? ops_per_s * (double)b->value_bytes : 0;
+	const struct cmd_meter *m = &b->meter;
+	bool compared = b->kind == HOST_RETRIEVE;
+	json_t *o;
 
-	if (b->common.json)
-		return cmd_json_print("bench", json_pack(
-			"{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:s, s:s}",
-			"op", b->op_name, "value_bytes", (json_int_t)b->value_bytes, "depth",
-			(json_int_t)b->depth, "queues", (json_int_t)b->queues, "seconds", seconds,
-			"ops_per_s", ops_per_s, "bytes_per_s", bytes_per_s, "p50_us",
-			histogram_us(b, 0.50), "p99_us", histogram_us(b, 0.99), "cpu_s", cpu_s,
-			"keys", (json_int_t)b->keys, "ops", (json_int_t)b->ops, "verify",
-			b->kind == HOST_RETRIEVE ? b->verify : "none", "loop", loop_kind()),
-			CMD_DONE);
-	printf("%s of %llu bytes, %u in flight on %u queues, %u keys, %.2f s\n", b->op_name,
-	       (unsigned long long)b->value_bytes, b->depth, b->queues, b->keys, seconds);
-	printf("  %.0f operations/s", ops_per_s);
-	if (moves)
-		printf(", %.3f GB/s", bytes_per_s / 1e9);
-	printf("; latency p50 %.0f us, p99 %.0f us; CPU %.2f s", histogram_us(b, 0.50),
-	       histogram_us(b, 0.99), cpu_s);
-	printf("%s\n", b->kind == HOST_RETRIEVE ? "; every value was compared" : "");
+	if (b->common.json) {
+		o = cmd_meter_json(m);
+		json_object_set_new(o, "verify", json_string(compared ? b->verify : "none"));
+		return cmd_json_print("bench", o, CMD_DONE);
+	}
+	printf("%s of %llu bytes, %u in flight on %u queues, %u keys, %.2f s\n", m->op_name,
+	       (unsigned long long)m->value_bytes, m->depth, m->queues, m->keys, m->seconds);
+	cmd_meter_print(m);
+	printf("%s\n", compared ? "; every value was compared" : "");
 	return cmd_output_end("bench", CMD_DONE);
 }
 
@@ -282,28 +225,24 @@ static int bench_fail(struct bench *b, const char *what)
 
 static int bench_run(struct bench *b)
 {
-	double seconds, cpu_s;
-	uint64_t begun_ns;
 	int code = CMD_DONE;
 
 	if (b->kind != HOST_STORE && bench_phase_run(b, BENCH_FILL, "filling") != 0)
 		return bench_fail(b, "filling");
-	begun_ns = bench_now_ns();
-	cpu_s = bench_cpu_s();
+	cmd_meter_begin(&b->meter);
 	if (bench_phase_run(b, BENCH_MEASURE, "measuring") != 0)
 		code = bench_fail(b, "measuring");
-	cpu_s = bench_cpu_s() - cpu_s;
-	seconds = (double)(bench_now_ns() - begun_ns) / 1e9;
+	cmd_meter_end(&b->meter);
 	if (!b->keep && code == CMD_DONE && bench_phase_run(b, BENCH_DELETE, "deleting") != 0)
 		code = bench_fail(b, "deleting");
 	if (isatty(STDERR_FILENO) && !b->common.json)
 		fprintf(stderr, "\r%40s\r", "");
-	return code == CMD_DONE ? bench_report(b, seconds, cpu_s) : code;
+	return code == CMD_DONE ? bench_report(b) : code;
 }
 
 static void bench_free(struct bench *b)
 {
-	for (unsigned i = 0; b->worker != NULL && i < b->depth; i++)
+	for (unsigned i = 0; b->worker != NULL && i < b->meter.depth; i++)
 		free(b->worker[i].iov.iov_base);
 	free(b->worker);
 	free(b->base);
@@ -312,71 +251,70 @@ static void bench_free(struct bench *b)
 
 static bool bench_alloc(struct bench *b)
 {
-	size_t room = bytes_round_up(b->value_bytes + 1, 4096);
+	size_t room = bytes_round_up(b->meter.value_bytes + 1, 4096);
 
-	b->worker = calloc(b->depth, sizeof(b->worker[0]));
-	b->digest = calloc(b->keys, sizeof(b->digest[0]));
+	b->worker = calloc(b->meter.depth, sizeof(b->worker[0]));
+	b->digest = calloc(b->meter.keys, sizeof(b->digest[0]));
 	b->base = aligned_alloc(4096, room);
 	if (b->worker == NULL || b->digest == NULL || b->base == NULL)
 		return false;
-	prng_fill(&b->prng, b->base, b->value_bytes);
-	for (unsigned i = 0; i < b->depth; i++) {
+	prng_fill(&b->prng, b->base, b->meter.value_bytes);
+	for (unsigned i = 0; i < b->meter.depth; i++) {
 		struct bench_worker *w = &b->worker[i];
 
 		w->bench = b;
 		w->op.done = bench_done;
 		w->op.released = bench_released;
-		w->iov = (struct iovec){aligned_alloc(4096, room), b->value_bytes};
+		w->iov = (struct iovec){aligned_alloc(4096, room), b->meter.value_bytes};
 		if (w->iov.iov_base == NULL)
 			return false;
-		memcpy(w->iov.iov_base, b->base, b->value_bytes);
+		memcpy(w->iov.iov_base, b->base, b->meter.value_bytes);
 	}
 	return true;
 }
 
 static int bench_check(struct bench *b)
 {
-	static const char *const names[] = {"store", "retrieve", "exist"};
-	static const enum host_op_kind kinds[] = {HOST_STORE, HOST_RETRIEVE, HOST_EXIST};
-	unsigned i = 0;
+	static const enum host_op_kind kinds[] = {
+		[CMD_BENCH_STORE] = HOST_STORE,
+		[CMD_BENCH_RETRIEVE] = HOST_RETRIEVE,
+		[CMD_BENCH_EXIST] = HOST_EXIST,
+	};
 
-	while (i < ARRAY_COUNT(names) && strcmp(names[i], b->op_name) != 0)
-		i++;
-	if (i == ARRAY_COUNT(names)) {
-		cmd_error("bench", "--op %s: store, retrieve or exist", b->op_name);
+	if (!cmd_meter_op(&b->meter))
 		return CMD_USAGE;
-	}
-	b->kind = kinds[i];
+	b->kind = kinds[b->meter.op];
 	if (strcmp(b->verify, "full") != 0 && strcmp(b->verify, "stamps") != 0) {
 		cmd_error("bench", "--verify %s: full or stamps", b->verify);
 		return CMD_USAGE;
 	}
-	if (b->value_bytes > UINT32_MAX / 2 || b->queues > HOST_QUEUES_MAX || b->depth > 65536 ||
-	    b->keys > 100000000 || b->seconds_ns == 0) {
+	if (b->meter.value_bytes > UINT32_MAX / 2 || b->meter.queues > HOST_QUEUES_MAX ||
+	    b->meter.depth > 65536 || b->meter.keys > 100000000 || b->seconds_ns == 0) {
 		cmd_error("bench", "values below 2 GiB, at most %u queues, a depth up to 65536, "
 			  "at most 100000000 keys, more than 0 seconds", HOST_QUEUES_MAX);
 		return CMD_USAGE;
 	}
-	if (b->queues > b->depth)
-		b->queues = b->depth;
-	b->common.queues = b->queues;
-	b->common.depth = (unsigned)bytes_min(HOST_DEPTH_MAX,
-					      (b->depth + b->queues - 1) / b->queues);
+	if (b->meter.queues > b->meter.depth)
+		b->meter.queues = b->meter.depth;
+	b->common.queues = b->meter.queues;
+	b->common.depth = (unsigned)bytes_min(
+		HOST_DEPTH_MAX, (b->meter.depth + b->meter.queues - 1) / b->meter.queues);
 	return 0;
 }
 
 int cmd_bench_fabric(int argc, char **argv)
 {
 	struct bench b = {
-		.op_name = "retrieve", .verify = "full", .value_bytes = MiB, .depth = 32,
-		.queues = 4, .keys = 256, .seconds_ns = 5 * NS_PER_S,
+		.meter = {.op_name = "retrieve", .value_bytes = MiB, .depth = 32, .queues = 4,
+			  .keys = 256},
+		.verify = "full", .seconds_ns = 5 * NS_PER_S,
 	};
 	const struct cmd_opt opts[] = {
-		{"op", CMD_TEXT, &b.op_name, "OP", "store, retrieve or exist (retrieve)"},
-		{"value-bytes", CMD_BYTES, &b.value_bytes, "N", "size of each value (1MiB)"},
-		{"depth", CMD_COUNT, &b.depth, "D", "operations in flight in all (32)"},
-		{"queues", CMD_COUNT, &b.queues, "Q", "I/O queues, a connection each (4)"},
-		{"keys", CMD_COUNT, &b.keys, "K", "different keys, taken at random (256)"},
+		{"op", CMD_TEXT, &b.meter.op_name, "OP", "store, retrieve or exist (retrieve)"},
+		{"value-bytes", CMD_BYTES, &b.meter.value_bytes, "N", "size of each value (1MiB)"},
+		{"depth", CMD_COUNT, &b.meter.depth, "D", "operations in flight in all (32)"},
+		{"queues", CMD_COUNT, &b.meter.queues, "Q", "I/O queues, a connection each (4)"},
+		{"keys", CMD_COUNT, &b.meter.keys, "K", "different keys, taken at random (256)"},
 		{"seconds", CMD_SECONDS, &b.seconds_ns, "S", "how long to measure (5)"},
 		{"verify", CMD_TEXT, &b.verify, "HOW", "full: all bytes; stamps: 8 in each 4 KiB"},
 		{"keep", CMD_FLAG, &b.keep, NULL, "leave the bench's keys in the namespace"},
@@ -408,8 +346,8 @@ int cmd_bench_fabric(int argc, char **argv)
 	if (bench_alloc(&b)) {
 		rc = bench_run(&b);
 	} else {
-		cmd_error("bench", "no memory for %u values of %llu bytes", b.depth,
-			  (unsigned long long)b.value_bytes);
+		cmd_error("bench", "no memory for %u values of %llu bytes", b.meter.depth,
+			  (unsigned long long)b.meter.value_bytes);
 		rc = CMD_FAILED;
 	}
 	cmd_link_close(&b.link);
