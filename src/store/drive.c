@@ -83,7 +83,8 @@ int drive_init(struct drive *d)
 		list_push_back(&d->reading_free, &d->reading[i].link);
 	}
 	d->reserve = d->segment_count >= 8 ? 2 : 1;
-	d->window_bytes = (uint64_t)d->segment_count * d->st->segment_bytes / 128;
+	d->window_bytes = (uint64_t)d->segment_count * d->st->segment_bytes /
+			  STORE_WINDOW_PART;
 	return 0;
 }
 

@@ -38,6 +38,9 @@
 #define STORE_IO_LIMIT_NS (10 * NS_PER_S)
 #define STORE_CLOSE_LIMIT_NS (3 * NS_PER_S)
 #define STORE_CHECKPOINT_BLOCKS_MAX 16u
+/* A drive has at most this part of it written and not flushed: an open after a crash reads it again
+ * to see that it is whole, and shall read less than 1 % of the data in all. */
+#define STORE_WINDOW_PART 160u
 
 /* --- buffers -------------------- */
 

@@ -15,7 +15,7 @@
  *  6. the youngest unsealed segment of a drive is appended to again, the others are sealed
  *
  * So an open reads superblocks, headers, footers, one block a record since the last footer, and at
- * most the window of unflushed data of each drive (1/128 of it). Deletes are kept in the index as
+ * most the window of unflushed data of each drive (1/160 of it). Deletes are kept in the index as
  * tombstones until all is read, since drives are read one after another.
  */
 #include <errno.h>
@@ -57,6 +57,7 @@ struct opening {
 	bool fresh;
 	uint8_t *block;                      /* scratch: FMT_BLANK_BYTES */
 	uint8_t *record;                     /* scratch: the largest record */
+	uint8_t *tails;                      /* last block of each segment of the drive in hand */
 	uint64_t record_bytes;
 };
 
@@ -393,13 +394,13 @@ static struct fmt_place place_of(const struct drive *d, uint32_t segment, uint32
 	};
 }
 
-static bool block_read(struct opening *o, struct drive *d, uint64_t block)
+static bool block_read(struct drive *d, uint64_t block, uint8_t *into)
 {
-	return read_again(d->disk, o->block, FMT_BLOCK_BYTES, block << FMT_BLOCK_SHIFT) == 0;
+	return read_again(d->disk, into, FMT_BLOCK_BYTES, block << FMT_BLOCK_SHIFT) == 0;
 }
 
 /* A look at one of the two; again where it is neither good nor blank, since a read may lie once. */
-static bool frame_read(struct opening *o, struct drive *d, uint32_t i, bool footer,
+static bool frame_read(struct drive *d, uint32_t i, bool footer, uint8_t *into,
 		       struct fmt_segment_info *out)
 {
 	uint32_t bytes = d->st->segment_bytes;
@@ -408,29 +409,31 @@ static bool frame_read(struct opening *o, struct drive *d, uint32_t i, bool foot
 	for (int tries = 0; tries < 2; tries++) {
 		const char *wrong = "unread";
 
-		if (block_read(o, d, at.block))
-			wrong = footer ? fmt_footer_check(o->block, &at, bytes, out)
-				       : fmt_header_check(o->block, &at, bytes, out);
+		if (block_read(d, at.block, into))
+			wrong = footer ? fmt_footer_check(into, &at, bytes, out)
+				       : fmt_header_check(into, &at, bytes, out);
 		if (wrong == NULL)
 			return out->generation >= d->generation_min;
-		if (bytes_all_zero(o->block, FMT_BLOCK_BYTES))
+		if (bytes_all_zero(into, FMT_BLOCK_BYTES))
 			return false;
 	}
 	return false;
 }
 
-/* A sealed footer is enough: an eviction overwrites the footer before the header. */
-static void segment_look(struct opening *o, struct drive *d, uint32_t i, struct seg_found *out)
+/* A sealed footer is enough: an eviction overwrites the footer before the header. tail: gets the
+ * footer's last block. */
+static void segment_look(struct opening *o, struct drive *d, uint32_t i, uint8_t *tail,
+			 struct seg_found *out)
 {
 	struct fmt_segment_info info;
 
 	*out = (struct seg_found){.valid = false};
-	if (frame_read(o, d, i, true, &info)) {
+	if (frame_read(d, i, true, tail, &info)) {
 		*out = (struct seg_found){.info = info, .valid = true, .footer = true};
 		if (info.state == FMT_SEGMENT_SEALED)
 			return;
 	}
-	if (frame_read(o, d, i, false, &info) &&
+	if (frame_read(d, i, false, o->block, &info) &&
 	    (!out->valid || info.generation > out->info.generation))
 		*out = (struct seg_found){.info = info, .valid = true};
 }
@@ -496,7 +499,7 @@ static bool hop_read(struct opening *o, struct drive *d, uint32_t segment, uint3
 	uint32_t room = d->segment_blocks - 1 - block;
 
 	for (int tries = 0; tries < 2; tries++) {
-		if (block_read(o, d, at.block) &&
+		if (block_read(d, at.block, o->block) &&
 		    fmt_record_check(o->block, &at, room, out) == NULL)
 			return true;
 		if (bytes_all_zero(o->block, FMT_BLOCK_BYTES))
@@ -546,6 +549,11 @@ static void segment_hop(struct opening *o, struct seg_log *log, uint32_t mount)
 	}
 }
 
+static uint8_t *tail_of(const struct opening *o, uint32_t segment)
+{
+	return o->tails + ((size_t)segment << FMT_BLOCK_SHIFT);
+}
+
 static bool footer_read(struct opening *o, struct seg_log *log, const struct fmt_segment_info *info)
 {
 	struct drive *d = log->drive;
@@ -553,6 +561,9 @@ static bool footer_read(struct opening *o, struct seg_log *log, const struct fmt
 	uint64_t end = place_of(d, log->segment_index, d->segment_blocks).block << FMT_BLOCK_SHIFT;
 
 	must(bytes <= d->footer_bytes_max);
+	if (bytes == FMT_BLOCK_BYTES &&
+	    fmt_footer_entries(tail_of(o, log->segment_index), info, log->entries) == NULL)
+		return true;                         /* all of it was read already */
 	for (int tries = 0; tries < 2; tries++) {
 		if (read_again(d->disk, d->footer_memory, bytes, end - bytes) == 0 &&
 		    fmt_footer_entries(d->footer_memory, info, log->entries) == NULL)
@@ -662,7 +673,7 @@ static void drive_shrink(struct opening *o, struct drive *d)
 	struct seg_found f;
 
 	for (uint32_t i = d->segment_count; i < all; i++) {
-		segment_look(o, d, i, &f);
+		segment_look(o, d, i, o->block, &f);
 		if (f.valid && f.info.state != FMT_SEGMENT_ERASED &&
 		    f.info.generation >= generation_min)
 			generation_min = f.info.generation + 1;
@@ -677,18 +688,21 @@ static int drive_recover(struct opening *o, struct drive *d)
 {
 	struct seg_found *found = calloc(d->segment_count, sizeof(*found));
 	uint32_t *order = calloc(d->segment_count, sizeof(*order));
-	uint64_t oldest = 0;
+	uint64_t oldest = 0, tails_bytes = (uint64_t)d->segment_count << FMT_BLOCK_SHIFT;
 
-	if (found == NULL || order == NULL) {
+	o->tails = pages(tails_bytes);
+	if (found == NULL || order == NULL || o->tails == NULL) {
 		free(found);
 		free(order);
+		if (o->tails != NULL)
+			munmap(o->tails, tails_bytes);
 		return -ENOMEM;
 	}
 	for (uint32_t i = 0; i < d->segment_count; i++) {
 		order[i] = i;
 		if (o->fresh)
 			continue;
-		segment_look(o, d, i, &found[i]);
+		segment_look(o, d, i, tail_of(o, i), &found[i]);
 		if (found[i].valid && found[i].info.oldest_generation > oldest)
 			oldest = found[i].info.oldest_generation;
 	}
@@ -698,6 +712,7 @@ static int drive_recover(struct opening *o, struct drive *d)
 	}
 	qsort_r(order, d->segment_count, sizeof(*order), order_by_generation, found);
 	segments_apply(o, d, found, order);
+	munmap(o->tails, tails_bytes);
 	free(found);
 	free(order);
 	return 0;

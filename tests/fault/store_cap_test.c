@@ -98,8 +98,8 @@ TEST(a_kill_under_load_makes_the_next_open_read_no_more_than_the_window)
 	printf("# read %llu of %llu bytes (%.3f %%)\n",
 	       (unsigned long long)g.report.metadata_bytes_read, (unsigned long long)data,
 	       100.0 * (double)g.report.metadata_bytes_read / (double)data);
-	/* 1/128 of the drives, and footers. */
-	expect(g.report.metadata_bytes_read <= 4 * 64 * MiB / 128 + data / 100);
+	/* The window of each drive, headers and footers. */
+	expect(g.report.metadata_bytes_read <= 4 * 64 * MiB / STORE_WINDOW_PART + data / 200);
 	rig_end(&g);
 }
 
