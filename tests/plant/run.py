@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the store with one planted fault at a time and shows that a named test catches it.
+"""Builds a layer with one planted fault at a time and shows that a named test catches it.
 
 usage: run.py [--build DIR] [PLANT ...]
 
