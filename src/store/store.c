@@ -810,7 +810,7 @@ void store_free(struct store **stp)
 	struct store *st = *stp;
 
 	*stp = NULL;
-	for (unsigned i = 0; i < st->drive_count; i++) {
+	for (unsigned i = 0; st->drive != NULL && i < st->drive_count; i++) {
 		if (st->drive[i].disk != NULL)
 			disk_close(&st->drive[i].disk);
 		drive_free(&st->drive[i]);
