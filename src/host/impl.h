@@ -63,8 +63,7 @@ void order_bequeath(struct order_node *node, struct order_node *heir);
 /* --- deadlines (deadline.c) -------------------- */
 
 struct deadline_heap {
-	struct host_op **at;           /* 1 .. count */
-	uint32_t count, max;
+	struct heap heap;
 };
 
 int deadline_heap_init(struct deadline_heap *heap, uint32_t max);
@@ -107,7 +106,7 @@ struct op_lease {
 	struct order_node order;
 	struct loop_op soon;
 	int res;                       /* SOON */
-	uint32_t heap_index;           /* 0: not in the heap */
+	struct heap_node deadline;     /* of the host's heap */
 	uint8_t state;
 	uint8_t digest_tries, reset_tries;
 	bool ordered;                  /* in the order table */

@@ -21,6 +21,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/heap.h"
+
 #define LOOP_TURN_DONE_MAX 64
 
 struct loop;
@@ -38,9 +40,7 @@ struct loop_op {
 
 struct loop_timer {
 	void (*fire)(struct loop_timer *t);
-	uint64_t at_ns;
-	uint32_t heap_index;                            /* the loop's; 0: not set */
-	uint32_t order;                                 /* the loop's: first set, first fired */
+	struct heap_node node;                          /* the loop's; of its heap of timers */
 };
 
 /* A message and all it points to belong to the receiver from loop_post() until it answers. */

@@ -114,7 +114,8 @@ void sim_end(void)
 		list_remove(link);
 		free(container_of(link, struct sim_event_block, link));
 	}
-	free(w->heap);
+	w->events.count = 0;
+	heap_free(&w->events);
 	free(w);
 	sim_world = NULL;
 }
@@ -189,38 +190,9 @@ uint64_t sim_latency(uint64_t mean_ns)
 
 /* ---- the queue of events ---- */
 
-static bool sim_event_before(const struct sim_event *a, const struct sim_event *b)
+static struct sim_event *sim_event_of(struct heap_node *node)
 {
-	return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->order < b->order;
-}
-
-static void sim_heap_up(struct sim_world *w, uint32_t index, struct sim_event *e)
-{
-	for (; index > 1 && sim_event_before(e, w->heap[index / 2]); index /= 2) {
-		w->heap[index] = w->heap[index / 2];
-		w->heap[index]->heap_index = index;
-	}
-	w->heap[index] = e;
-	e->heap_index = index;
-}
-
-static void sim_heap_down(struct sim_world *w, uint32_t index, struct sim_event *e)
-{
-	for (;;) {
-		uint32_t child = index * 2;
-
-		if (child > w->heap_count)
-			break;
-		if (child < w->heap_count && sim_event_before(w->heap[child + 1], w->heap[child]))
-			child++;
-		if (!sim_event_before(w->heap[child], e))
-			break;
-		w->heap[index] = w->heap[child];
-		w->heap[index]->heap_index = index;
-		index = child;
-	}
-	w->heap[index] = e;
-	e->heap_index = index;
+	return container_of(node, struct sim_event, node);
 }
 
 static struct sim_event *sim_event_get(struct sim_world *w)
@@ -249,38 +221,20 @@ struct sim_event *sim_event_add(struct loop *loop, uint64_t at_ns, enum sim_even
 	struct sim_event *e = sim_event_get(w);
 
 	must(at_ns >= w->now_ns && run != NULL);
-	if (w->heap_count + 2 > w->heap_max) {
-		w->heap_max = w->heap_max == 0 ? 1024 : w->heap_max * 2;
-		w->heap = realloc(w->heap, w->heap_max * sizeof(*w->heap));
-		must(w->heap != NULL);
-	}
-	*e = (struct sim_event){.at_ns = at_ns, .order = w->order++, .loop = loop, .run = run,
-		.arg = arg, .kind = kind};
-	sim_heap_up(w, ++w->heap_count, e);
+	if (w->events.count == w->events.max)
+		must(heap_reserve(&w->events, w->events.max == 0 ? 1024 : w->events.max * 2) == 0);
+	*e = (struct sim_event){.node.at_ns = at_ns, .loop = loop, .run = run, .arg = arg,
+		.kind = kind};
+	heap_add(&w->events, &e->node);
 	return e;
-}
-
-static void sim_event_unlink(struct sim_world *w, struct sim_event *e)
-{
-	uint32_t index = e->heap_index;
-	struct sim_event *last = w->heap[w->heap_count--];
-
-	must(index > 0 && w->heap_count < w->heap_max);
-	e->heap_index = 0;
-	if (last == e)
-		return;
-	if (index > 1 && sim_event_before(last, w->heap[index / 2]))
-		sim_heap_up(w, index, last);
-	else
-		sim_heap_down(w, index, last);
 }
 
 void sim_event_cancel(struct sim_event *e)
 {
 	struct sim_world *w = sim_world;
 
-	must(w->heap[e->heap_index] == e);
-	sim_event_unlink(w, e);
+	must(e->node.index > 0);
+	heap_remove(&w->events, &e->node);
 	e->free_next = w->free_events;
 	w->free_events = e;
 }
@@ -291,22 +245,19 @@ static void sim_events_drop(struct loop *loop)
 	struct sim_world *w = sim_world;
 	uint32_t kept = 0;
 
-	for (uint32_t i = 1; i <= w->heap_count; i++) {
-		struct sim_event *e = w->heap[i];
+	for (uint32_t i = 1; i <= w->events.count; i++) {
+		struct sim_event *e = sim_event_of(w->events.at[i]);
 
 		if (e->loop != loop) {
-			w->heap[++kept] = e;
+			w->events.at[++kept] = &e->node;
 			continue;
 		}
-		e->heap_index = 0;
+		e->node.index = 0;
 		e->free_next = w->free_events;
 		w->free_events = e;
 	}
-	w->heap_count = kept;
-	for (uint32_t i = 1; i <= kept; i++)
-		w->heap[i]->heap_index = i;
-	for (uint32_t i = kept / 2; i >= 1; i--)
-		sim_heap_down(w, i, w->heap[i]);
+	w->events.count = kept;
+	heap_rebuild(&w->events);
 }
 
 /* The loop whose first timer is the earliest of all; NULL: none is set. */
@@ -320,7 +271,8 @@ static struct loop *sim_timer_loop(struct sim_world *w)
 		if (l->dead || timers_first(&l->timers) == NULL)
 			continue;
 		if (best == NULL ||
-		    timers_first(&l->timers)->at_ns < timers_first(&best->timers)->at_ns)
+		    timers_first(&l->timers)->node.at_ns <
+			    timers_first(&best->timers)->node.at_ns)
 			best = l;
 	}
 	return best;
@@ -330,10 +282,10 @@ static struct loop *sim_timer_loop(struct sim_world *w)
 static uint64_t sim_next_ns(struct sim_world *w)
 {
 	struct loop *timer_loop = sim_timer_loop(w);
-	uint64_t at_ns = w->heap_count > 0 ? w->heap[1]->at_ns : UINT64_MAX;
+	uint64_t at_ns = w->events.count > 0 ? heap_first(&w->events)->at_ns : UINT64_MAX;
 
 	if (timer_loop != NULL)
-		at_ns = bytes_min(at_ns, timers_first(&timer_loop->timers)->at_ns);
+		at_ns = bytes_min(at_ns, timers_first(&timer_loop->timers)->node.at_ns);
 	return at_ns == UINT64_MAX || at_ns > w->now_ns ? at_ns : w->now_ns;
 }
 
@@ -341,8 +293,8 @@ static void sim_run_timer(struct sim_world *w, struct loop *l)
 {
 	struct loop_timer *t = timers_first(&l->timers);
 
-	if (t->at_ns > w->now_ns)
-		w->now_ns = t->at_ns;
+	if (t->node.at_ns > w->now_ns)
+		w->now_ns = t->node.at_ns;
 	timers_cancel(&l->timers, t);
 	sim_trace_add(l, SIM_EVENT_TIMER, 0);
 	l->callbacks++;
@@ -353,12 +305,12 @@ static void sim_run_timer(struct sim_world *w, struct loop *l)
 
 static void sim_run_event(struct sim_world *w)
 {
-	struct sim_event *e = w->heap[1];
+	struct sim_event *e = sim_event_of(heap_first(&w->events));
 	struct loop *l = e->loop;
 
-	must(e->at_ns >= w->now_ns && (l == NULL || !l->dead));
-	w->now_ns = e->at_ns;
-	sim_event_unlink(w, e);
+	must(e->node.at_ns >= w->now_ns && (l == NULL || !l->dead));
+	w->now_ns = e->node.at_ns;
+	heap_remove(&w->events, &e->node);
 	sim_trace_add(l, e->kind, e->value);
 	if (l != NULL)
 		l->callbacks++;
@@ -378,10 +330,10 @@ bool sim_step(void)
 	if (w->crashed != NULL)
 		return false;
 	timer_loop = sim_timer_loop(w);
-	if (timer_loop == NULL && w->heap_count == 0)
+	if (timer_loop == NULL && w->events.count == 0)
 		return false;
-	if (timer_loop != NULL && (w->heap_count == 0 ||
-	    timers_first(&timer_loop->timers)->at_ns < w->heap[1]->at_ns))
+	if (timer_loop != NULL && (w->events.count == 0 ||
+	    timers_first(&timer_loop->timers)->node.at_ns < heap_first(&w->events)->at_ns))
 		sim_run_timer(w, timer_loop);
 	else
 		sim_run_event(w);
@@ -580,7 +532,7 @@ void loop_close(struct loop **loop)
 		;                       /* what was cancelled a moment ago comes in */
 	sim_sock_loop_close(l);
 	must(list_empty(&l->disks) && list_empty(&l->socks) && list_empty(&l->listeners));
-	must(l->ops_flying == 0 && l->timers.count == 0);
+	must(l->ops_flying == 0 && l->timers.heap.count == 0);
 	sim_events_drop(l);
 	l->dead = true;
 }

@@ -24,12 +24,11 @@ enum sim_event_kind {
 };
 
 struct sim_event {
-	uint64_t at_ns, order;
+	struct heap_node node;
 	struct loop *loop;                      /* whose callback it runs; NULL: the world's own */
 	void (*run)(struct sim_event *e);
 	void *arg;
 	int64_t value;
-	uint32_t heap_index;                    /* 0: not scheduled */
 	enum sim_event_kind kind;
 	struct sim_event *free_next;
 };
@@ -55,9 +54,8 @@ struct sim_cut {
 struct sim_world {
 	struct sim_opts opts;
 	struct prng prng;
-	uint64_t now_ns, order, trace;
-	struct sim_event **heap;                /* heap[1] is the next */
-	uint32_t heap_count, heap_max;
+	uint64_t now_ns, trace;
+	struct heap events;
 	struct sim_event *free_events;
 	struct list_link event_blocks;
 	struct list_link loops, media, listeners, conns, dials;

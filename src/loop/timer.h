@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Timers of one loop: a binary heap of pointers, earliest first; timers set for the same instant
- * fire in the order in which they were set. Bought whole at open. Shared by uring.c and sim.c. Own
- * thread only.
+ * Timers of one loop: a heap, bought whole at open; timers set for the same instant fire in the
+ * order in which they were set. Shared by uring.c and sim.c. Own thread only.
  */
 #ifndef KVOF_LOOP_TIMER_H
 #define KVOF_LOOP_TIMER_H
@@ -10,9 +9,7 @@
 #include "loop/loop.h"
 
 struct timers {
-	struct loop_timer **heap;    /* heap[1] is the earliest; heap[0] is not used */
-	uint32_t count, max;
-	uint32_t order;              /* given to the next timer that is set */
+	struct heap heap;
 };
 
 int timers_open(struct timers *ts, unsigned max);          /* 0 or -ENOMEM */

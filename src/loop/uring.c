@@ -347,7 +347,7 @@ static unsigned turn_timers(struct loop *l)
 	for (; n < TURN_TIMERS_MAX; n++) {
 		struct loop_timer *t = timers_first(&l->timers);
 
-		if (t == NULL || t->at_ns > l->now_ns)
+		if (t == NULL || t->node.at_ns > l->now_ns)
 			break;
 		timers_cancel(&l->timers, t);
 		t->fire(t);
@@ -421,9 +421,9 @@ static uint64_t turn_wait_ns(struct loop *l, uint64_t wait_ns)
 	if (t != NULL) {
 		uint64_t now_ns = clock_ns();
 
-		if (t->at_ns <= now_ns)
+		if (t->node.at_ns <= now_ns)
 			return 0;
-		wait_ns = bytes_min(wait_ns, t->at_ns - now_ns);
+		wait_ns = bytes_min(wait_ns, t->node.at_ns - now_ns);
 	}
 	atomic_store(&l->asleep, 1);
 	if (atomic_load(&l->mail) == NULL)
@@ -546,7 +546,7 @@ int loop_open(const struct loop_opts *opts, struct loop **out)
 	}
 	if (l->bell_fd >= 0)
 		close(l->bell_fd);
-	if (l->timers.heap != NULL)
+	if (l->timers.heap.at != NULL)
 		timers_close(&l->timers);
 	free(l);
 	return rc;
