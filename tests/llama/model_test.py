@@ -303,17 +303,29 @@ class Controls:
     def test_the_whole_program_saves_restarts_restores_and_reports(self):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            rc = program.main(["--kvof", str(self.backend.kvof), "--prefix", "512", "--repeats", "2",
-                               "--folder", str(self.folder / "run"),
+            rc = program.main(["--kvof", str(self.backend.kvof), "--prefix", "512", "--prefix", "256",
+                               "--repeats", "2", "--folder", str(self.folder / "run"),
                                "--json", str(self.folder / "run.json")], self.backend.worker)
         self.assertEqual((rc, "exactly the same logits" in out.getvalue()), (0, True),
                          out.getvalue() + err.getvalue())
         got = json.loads((self.folder / "run.json").read_text())
-        self.assertEqual([(e["arm"], len(e["ttft_s"]), e["exact"]) for e in got],
-                         [("recompute", 1, True), ("array", 2, True), ("ram", 2, True)])
+        self.assertEqual([(e["prefix_tokens"], e["arm"], len(e["ttft_s"]), e["exact"]) for e in got],
+                         [(n, arm, times, True) for n in (256, 512)
+                          for arm, times in (("recompute", 1), ("array", 2), ("ram", 2))])
+        self.assertLess(got[0]["ttft_s"][0], got[3]["ttft_s"][0])
         kv = self.model.size * self.model.blocks
-        self.assertEqual(got[1]["kv_bytes"], [kv, kv])
-        self.assertTrue(all(n >= kv for n in got[1]["device_read_bytes"]))
+        self.assertEqual(got[4]["kv_bytes"], [kv, kv])
+        self.assertTrue(all(n >= kv for n in got[4]["device_read_bytes"]))
+
+    def test_a_worker_that_fails_is_one_line_and_code_1(self):
+        err = io.StringIO()
+        with contextlib.redirect_stderr(err):
+            rc = program.main(["--kvof", str(self.backend.kvof), "--prefix", "512", "--model",
+                               __file__, "--folder", str(self.folder / "run"),
+                               "--json", str(self.folder / "run.json")], self.backend.worker)
+        self.assertEqual(rc, 1)
+        self.assertNotIn("Traceback", err.getvalue())
+        self.assertFalse((self.folder / "run.json").exists())
 
 
 if NO_KVOF:

@@ -28,7 +28,7 @@ def arguments(argv: List[str]) -> argparse.Namespace:
                                 allow_abbrev=False)
     kind = p.add_mutually_exclusive_group()
     kind.add_argument("--short", action="store_true",
-                      help="one model, one recompute a length, five repeats of the others (default)")
+                      help="one model, one recompute a length, three repeats of the others (default)")
     kind.add_argument("--full", action="store_true",
                       help="ten alternating repeats of all arms, both models, docs/benchmarks.md")
     p.add_argument("--model", action="append", metavar="M",
@@ -47,9 +47,9 @@ def arguments(argv: List[str]) -> argparse.Namespace:
     p.add_argument("--json", type=Path, default=ROOT / "build" / "run.json", metavar="FILE")
     p.add_argument("--docs", type=Path, default=ROOT / "docs" / "benchmarks.md", metavar="FILE")
     a = p.parse_args(argv)
-    a.prefix = sorted(a.prefix or PREFIXES)
+    a.prefix = sorted(set(a.prefix or PREFIXES))
     a.model = a.model or (["smollm2", "gemma3"] if a.full else ["smollm2"])
-    a.repeats = a.repeats or (10 if a.full else 5)
+    a.repeats = a.repeats or (10 if a.full else 3)
     for n in a.prefix:
         if n < 256 or n % 256:
             p.error(f"--prefix {n}: a multiple of 256, at least 256")

@@ -100,10 +100,14 @@ class Run:
 
 
 def first_token(engine, arm: str, prefix: Sequence[int], suffix: Sequence[int],
-                fill: Callable[[], Restored], all_rows: bool = False) -> Run:
-    """Time one arm (``fill`` brings the prefix's cache), then take the proof."""
+                fill: Callable[[], Restored], all_rows: bool = False, fresh: bool = True) -> Run:
+    """Time one arm (``fill`` brings the prefix's cache), then take the proof.
+
+    ``fresh``: forget everything first; False where ``fill`` continues what is there.
+    """
     pos = len(prefix)
-    engine.clear()
+    if fresh:
+        engine.clear()
     t0 = time.perf_counter()
     restored = fill()
     t1 = time.perf_counter()
@@ -118,11 +122,11 @@ def first_token(engine, arm: str, prefix: Sequence[int], suffix: Sequence[int],
     return Run(arm, pos, t2 - t0, restored, t2 - t1, Proof(greedy.tokens, greedy.logits, rows))
 
 
-def recompute(engine, prefix: Sequence[int]) -> Restored:
-    """The arm without a store."""
+def recompute(engine, prefix: Sequence[int], done: int = 0) -> Restored:
+    """The arm without a store; ``done`` tokens of the prefix are in the engine already."""
     out = Restored(len(prefix))
     t0 = time.perf_counter()
-    engine.prefill(prefix, 0)
+    engine.prefill(prefix, done)
     out.recompute_s = time.perf_counter() - t0
     return out
 
