@@ -20,23 +20,9 @@ struct stat_row {
 	const char *help;
 };
 
-#define ROW(member, bytes, help) {#member, offsetof(struct nv_kvof_stat, member), bytes, help}
 static const struct stat_row stat_rows[] = {
-	ROW(keys, false, "keys"),
-	ROW(value_bytes, true, "in values"),
-	ROW(used_bytes, true, "used on drives, with headers and padding"),
-	ROW(capacity_bytes, true, "the hard cap"),
-	ROW(evicted_keys, false, "keys evicted for room"),
-	ROW(puts, false, "values stored"),
-	ROW(gets, false, "values asked for"),
-	ROW(hits, false, "of these found"),
-	ROW(misses, false, "not found"),
-	ROW(deletes, false, "keys deleted"),
-	ROW(corrupt, false, "values found damaged"),
-	ROW(io_errors, false, "errors of drives"),
-	ROW(no_space, false, "stores refused for want of room"),
-	ROW(device_read_bytes, true, "read at the drives"),
-	ROW(device_write_bytes, true, "written at the drives"),
+#define STAT(name, is_bytes, text) {#name, offsetof(struct nv_kvof_stat, name), is_bytes, text},
+#include "tbl/stat.def"
 };
 
 /* "1.50 GiB" */

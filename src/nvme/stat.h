@@ -28,22 +28,8 @@ struct nv_kvof_stat {                  /* docs/formats.md, "statistics log page"
 	le32 drives_failed;
 	le32 value_bytes_max;
 	le32 segment_bytes;
-	le64 keys;
-	le64 used_bytes;               /* physical: headers and padding included */
-	le64 capacity_bytes;           /* physical, the hard cap */
-	le64 value_bytes;              /* sum of the values' lengths */
-	le64 evicted_keys;
-	le64 evicted_segments;
-	le64 device_read_bytes;
-	le64 device_write_bytes;
-	le64 puts;
-	le64 gets;
-	le64 hits;
-	le64 misses;
-	le64 deletes;
-	le64 corrupt;                  /* values whose checksum failed */
-	le64 io_errors;
-	le64 no_space;
+#define STAT(name, is_bytes, text) le64 name;
+#include "tbl/stat.def"
 	uint8_t reserved168[344];
 };
 _Static_assert(sizeof(struct nv_kvof_stat) == 512, "the statistics log page is 512 bytes");

@@ -68,8 +68,7 @@ struct store_report {
  * unless format. Reads superblocks, segment footers, and the record headers of the segments still
  * open: no data.
  * Return: 0; -EBUSY in use elsewhere; -EINVAL (too small, a directory, mixed set); -ENOENT missing
- * drive;
- * -EPROTO; -EIO; -ENOSPC; -ENOMEM. report->text says which and what to do.
+ * drive; -EPROTO; -EIO; -ENOSPC; -ENOMEM. report->text says which and what to do.
  */
 int store_open(const struct store_opts *opts, struct loop *loop, struct store **out,
 	       struct store_report *report);
@@ -141,10 +140,8 @@ unsigned store_list(struct store *st, const struct kv_key *from, struct kv_key *
 		    uint32_t *value_bytes, unsigned key_count);
 
 struct store_stat {
-	uint64_t keys, used_bytes, capacity_bytes, value_bytes;
-	uint64_t evicted_keys, evicted_segments;
-	uint64_t device_read_bytes, device_write_bytes;
-	uint64_t puts, gets, hits, misses, deletes, corrupt, io_errors, no_space;
+#define STAT(name, is_bytes, text) uint64_t name;
+#include "tbl/stat.def"
 	unsigned drives, drives_failed;
 	uint32_t value_bytes_max, segment_bytes;
 	uint8_t uuid[16];            /* of the set of drives; made at format, never changed */

@@ -119,22 +119,8 @@ static uint32_t log_stat(struct ctrl *c, const struct nv_log *log)
 	out->drives_failed = le32_of(st.drives_failed);
 	out->value_bytes_max = le32_of(st.value_bytes_max);
 	out->segment_bytes = le32_of(st.segment_bytes);
-	out->keys = le64_of(st.keys);
-	out->used_bytes = le64_of(st.used_bytes);
-	out->capacity_bytes = le64_of(st.capacity_bytes);
-	out->value_bytes = le64_of(st.value_bytes);
-	out->evicted_keys = le64_of(st.evicted_keys);
-	out->evicted_segments = le64_of(st.evicted_segments);
-	out->device_read_bytes = le64_of(st.device_read_bytes);
-	out->device_write_bytes = le64_of(st.device_write_bytes);
-	out->puts = le64_of(st.puts);
-	out->gets = le64_of(st.gets);
-	out->hits = le64_of(st.hits);
-	out->misses = le64_of(st.misses);
-	out->deletes = le64_of(st.deletes);
-	out->corrupt = le64_of(st.corrupt);
-	out->io_errors = le64_of(st.io_errors);
-	out->no_space = le64_of(st.no_space);
+#define STAT(name, is_bytes, text) out->name = le64_of(st.name);
+#include "tbl/stat.def"
 	return sizeof(*out);
 }
 
