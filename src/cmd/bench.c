@@ -130,8 +130,7 @@ static void bench_submit(struct bench *b, struct bench_worker *w)
 	w->op.iov_count = moves;
 	w->op.bytes = moves ? (uint32_t)b->meter.value_bytes : 0;
 	w->begun_ns = cmd_now_ns();
-	w->op.deadline_ns = loop_now_ns(b->link.loop) +
-			    (b->common.timeout_ns != 0 ? b->common.timeout_ns : 30 * NS_PER_S);
+	w->op.deadline_ns = loop_now_ns(b->link.loop) + cmd_link_timeout_ns(&b->link);
 	w->busy = true;
 	b->flying++;
 	host_submit(b->link.host, &w->op);

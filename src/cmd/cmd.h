@@ -154,6 +154,8 @@ void cmd_link_close(struct cmd_link *link);
  * res. */
 int cmd_link_op(struct cmd_link *link, struct host_op *op);
 int cmd_link_admin(struct cmd_link *link, struct host_admin *admin);
+/* What --timeout says, or its default. */
+uint64_t cmd_link_timeout_ns(const struct cmd_link *link);
 /* The exit code that belongs to a res, and the line for it (none for 0). */
 int cmd_link_result(const struct cmd_link *link, const char *key, int res);
 /* Length of a value, asked without moving it. Return: res. */

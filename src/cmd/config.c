@@ -19,6 +19,7 @@
 #include "base/must.h"
 #include "cmd/cmd.h"
 #include "nvme/fabrics.h"
+#include "target/target.h"
 
 enum config_type { SIZE, TIME, COUNT, BOOL, NQN, ADDRESS, DRIVE, CHOICE };
 enum config_how { ONCE, LIST, ONCE_FLAG };

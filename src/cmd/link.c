@@ -137,7 +137,7 @@ static void link_op_released(struct host_op *op)
 	container_of(op, struct link_op, op)->released = true;
 }
 
-static uint64_t link_timeout_ns(const struct cmd_link *link)
+uint64_t cmd_link_timeout_ns(const struct cmd_link *link)
 {
 	return link->common.timeout_ns != 0 ? link->common.timeout_ns : 30 * NS_PER_S;
 }
@@ -150,7 +150,7 @@ int cmd_link_op(struct cmd_link *link, struct host_op *op)
 	l.op.released = link_op_released;
 	/* its clock may be old: output may have waited for a reader */
 	loop_turn(link->loop, 0);
-	l.op.deadline_ns = loop_now_ns(link->loop) + link_timeout_ns(link);
+	l.op.deadline_ns = loop_now_ns(link->loop) + cmd_link_timeout_ns(link);
 	host_submit(link->host, &l.op);
 	while (!l.done || !l.released)
 		loop_turn(link->loop, LINK_TURN_NS);
@@ -188,7 +188,7 @@ int cmd_link_admin(struct cmd_link *link, struct host_admin *admin)
 	link_admin_now = (struct link_admin){.admin = admin};
 	admin->done = link_admin_done;
 	loop_turn(link->loop, 0);
-	admin->deadline_ns = loop_now_ns(link->loop) + link_timeout_ns(link);
+	admin->deadline_ns = loop_now_ns(link->loop) + cmd_link_timeout_ns(link);
 	host_admin(link->host, admin);
 	while (!link_admin_now.done)
 		loop_turn(link->loop, LINK_TURN_NS);

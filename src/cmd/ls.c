@@ -58,7 +58,7 @@ static void ls_released(struct host_op *op)
 /* Asks for the length of each value of the page. */
 static void ls_lengths(struct ls *ls)
 {
-	uint64_t timeout_ns = ls->common.timeout_ns != 0 ? ls->common.timeout_ns : 30 * NS_PER_S;
+	uint64_t timeout_ns = cmd_link_timeout_ns(&ls->link);
 
 	loop_turn(ls->link.loop, 0);   /* its clock may be old: output may have waited */
 	ls->left = ls->keys;
