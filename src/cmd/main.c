@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The program `kvof`: finds the subcommand and hands it its arguments. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/must.h"
@@ -72,10 +74,22 @@ static int main_unknown(const char *name)
 	return CMD_USAGE;
 }
 
+/*
+ * A standard descriptor that the caller closed would be the number of the next file opened: a drive
+ * then, with the log written into it. It becomes one that can't be used for what it is for.
+ */
+static void main_descriptors(void)
+{
+	for (int fd = 0; fd <= STDERR_FILENO; fd++)
+		if (fcntl(fd, F_GETFD) < 0)
+			must(open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) == fd);
+}
+
 int main(int argc, char **argv)
 {
 	const struct cmd *cmd;
 
+	main_descriptors();
 	log_level_set(LOG_WARN);
 	if (argc < 2)
 		return main_usage(stderr);

@@ -322,6 +322,27 @@ def restart(d):
         assert array.stop()[0] == 0
 
 
+@case('a closed standard descriptor never becomes a drive')
+def closed_descriptors(d):
+    path = os.path.join(d, 'never')
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        port = s.getsockname()[1]
+    proc = subprocess.Popen(['sh', '-c', 'exec "$@" <&- >&- 2>&-', 'sh', KVOF, 'serve', '--log', 'debug',
+                             '--listen', f'tcp://127.0.0.1:{port}', '--drive', path + ',size=64MiB'])
+    try:
+        until = time.monotonic() + 8
+        while kvof('exists', f'tcp://127.0.0.1:{port}', 'text:x').returncode != 1:
+            assert time.monotonic() < until and proc.poll() is None, proc.poll()
+        for fd in range(3):
+            assert os.readlink(f'/proc/{proc.pid}/fd/{fd}') == '/dev/null', fd
+    finally:
+        proc.send_signal(signal.SIGTERM)
+        assert proc.wait(6) == 0
+    got = subprocess.run(['sh', '-c', 'exec "$@" >&-', 'sh', KVOF, '--help'], capture_output=True)
+    assert got.returncode == 3 and b'standard output' in got.stderr, got
+
+
 @case('--value-bytes-max moves KVVML and MDTS, up to 64 MiB')
 def value_limit(d):
     for text, size, mdts in (('512KiB', 512 << 10, 7), ('3MiB', 3 << 20, 10),
