@@ -15,6 +15,7 @@
 
 #include "base/hash.h"
 #include "base/must.h"
+#include "loop/iov.h"
 
 const char *frame_verdict_name(enum frame_verdict v)
 {
@@ -138,20 +139,8 @@ unsigned frame_slice(const struct iovec *iov, unsigned iov_count, struct frame_s
 
 void frame_gather(const struct iovec *iov, unsigned iov_count, struct frame_span span, void *out)
 {
-	char *to = out;
+	struct iov_at at = iov_at_start(iov, iov_count);
 
-	for (unsigned i = 0; i < iov_count && span.bytes > 0; i++) {
-		uint64_t step;
-
-		if (span.offset >= iov[i].iov_len) {
-			span.offset -= iov[i].iov_len;
-			continue;
-		}
-		step = bytes_min(iov[i].iov_len - span.offset, span.bytes);
-		memcpy(to, (const char *)iov[i].iov_base + span.offset, step);
-		to += step;
-		span.offset = 0;
-		span.bytes -= step;
-	}
-	must(span.bytes == 0);
+	iov_at_skip(&at, span.offset);
+	iov_at_take(&at, out, span.bytes);
 }

@@ -25,6 +25,7 @@
 #include <sys/mman.h>
 
 #include "base/bytes.h"
+#include "loop/disk_check.h"
 #include "loop/iov.h"
 #include "loop/sim_world.h"
 
@@ -509,20 +510,6 @@ const struct disk_counts *disk_counts(const struct disk *disk)
 	return &disk->counts;
 }
 
-static void sim_disk_check(const struct disk *d, const struct disk_io *io, bool buffers)
-{
-	uint64_t mask = d->info.align_bytes - 1;
-
-	must((io->offset_bytes & mask) == 0 && (io->bytes & mask) == 0 && io->bytes > 0);
-	must(io->bytes <= d->info.bytes && io->offset_bytes <= d->info.bytes - io->bytes);
-	if (!buffers)
-		return;
-	must(io->iov_count >= 1 && io->iov_count <= 1024);
-	must(iov_bytes(io->iov, io->iov_count) == io->bytes);
-	for (unsigned i = 0; i < io->iov_count; i++)
-		must((((uintptr_t)io->iov[i].iov_base | io->iov[i].iov_len) & mask) == 0);
-}
-
 static void sim_flight_free(struct sim_flight *f)
 {
 	struct sim_medium *m = f->disk->medium;
@@ -617,13 +604,13 @@ static void sim_disk_submit(struct disk *d, struct disk_io *io, enum sim_io_kind
 
 void disk_read(struct disk *disk, struct disk_io *io)
 {
-	sim_disk_check(disk, io, true);
+	disk_io_check(&disk->info, io, true);
 	sim_disk_submit(disk, io, SIM_IO_READ);
 }
 
 void disk_write(struct disk *disk, struct disk_io *io)
 {
-	sim_disk_check(disk, io, true);
+	disk_io_check(&disk->info, io, true);
 	sim_disk_submit(disk, io, SIM_IO_WRITE);
 }
 
@@ -634,7 +621,7 @@ void disk_flush(struct disk *disk, struct disk_io *io)
 
 void disk_discard(struct disk *disk, struct disk_io *io)
 {
-	sim_disk_check(disk, io, false);
+	disk_io_check(&disk->info, io, false);
 	sim_disk_submit(disk, io, SIM_IO_DISCARD);
 }
 
@@ -643,7 +630,7 @@ static int sim_disk_now(struct disk *d, struct disk_io *io, enum sim_io_kind kin
 	OBJ_CHECK(d, SIM_DISK_MAGIC);
 	loop_must_own(d->loop);
 	if (kind != SIM_IO_FLUSH)
-		sim_disk_check(d, io, true);
+		disk_io_check(&d->info, io, true);
 	if (sim_is_ghost(d->loop))
 		return -EIO;
 	if (kind != SIM_IO_READ && d->medium->mode == SIM_DISK_WELL && sim_write_crashes(d->loop)) {

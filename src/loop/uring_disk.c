@@ -27,6 +27,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "loop/disk_check.h"
 #include "loop/iov.h"
 #include "loop/ring.h"
 
@@ -326,20 +327,6 @@ const struct disk_counts *disk_counts(const struct disk *disk)
 
 /* ---- transfers ---- */
 
-static void disk_check(const struct disk *d, const struct disk_io *io, bool buffers)
-{
-	uint64_t mask = d->info.align_bytes - 1;
-
-	must((io->offset_bytes & mask) == 0 && (io->bytes & mask) == 0 && io->bytes > 0);
-	must(io->bytes <= d->info.bytes && io->offset_bytes <= d->info.bytes - io->bytes);
-	if (!buffers)
-		return;
-	must(io->iov_count >= 1 && io->iov_count <= 1024);
-	must(iov_bytes(io->iov, io->iov_count) == io->bytes);
-	for (unsigned i = 0; i < io->iov_count; i++)
-		must((((uintptr_t)io->iov[i].iov_base | io->iov[i].iov_len) & mask) == 0);
-}
-
 static void disk_count(struct disk *d, enum disk_kind kind, uint64_t bytes, int rc)
 {
 	if (rc != 0) {
@@ -459,7 +446,7 @@ static void memory_copy(struct disk *d, const struct disk_io *io, bool write)
 static void disk_transfer(struct disk *d, struct disk_io *io, enum disk_kind kind)
 {
 	disk_begin(d, io, kind);
-	disk_check(d, io, true);
+	disk_io_check(&d->info, io, true);
 	if (d->memory == NULL) {
 		disk_submit(d, io);
 		return;
@@ -497,7 +484,7 @@ void disk_discard(struct disk *disk, struct disk_io *io)
 	struct io_uring_sqe *sqe;
 
 	disk_begin(disk, io, DISK_DISCARD);
-	disk_check(disk, io, false);
+	disk_io_check(&disk->info, io, false);
 	if (disk->memory != NULL) {
 		if (madvise(disk->memory + io->offset_bytes, io->bytes, MADV_DONTNEED) != 0)
 			memset(disk->memory + io->offset_bytes, 0, io->bytes);
@@ -557,7 +544,7 @@ static int disk_now(struct disk *d, uint8_t *at, uint64_t bytes, uint64_t offset
 
 	OBJ_CHECK(d, RING_DISK_MAGIC);
 	loop_must_own(d->loop);
-	disk_check(d, &io, true);
+	disk_io_check(&d->info, &io, true);
 	if (d->memory != NULL)
 		memory_copy(d, &io, kind == DISK_WRITE);
 	while (d->memory == NULL && rc == 0 && done < bytes) {
