@@ -680,6 +680,20 @@ static void exists_learn(struct tier_op *op)
 	run->part_count = frame_part_count(run->block_bytes, run->cut_bytes);
 }
 
+/*
+ * That values lie there says nothing about their bytes: a block that a load found bad stays bad
+ * until it is saved, loaded well or gone, else the save after this question would leave it as it
+ * is.
+ */
+static void exists_know(struct tier_op *op)
+{
+	struct prefix_known known;
+
+	prefix_find(remote_of(op->tier)->known, &op->id, &known);
+	if (!known.bad)
+		know(op, op->run.block_bytes, op->run.cut_bytes, false);
+}
+
 static bool exists_over(struct tier_op *op)
 {
 	struct tier_run *run = &op->run;
@@ -692,7 +706,7 @@ static bool exists_over(struct tier_op *op)
 		}
 	}
 	if (run->worst == KVOF_OK)
-		know(op, run->block_bytes, run->cut_bytes, false);
+		exists_know(op);
 	else if (run->worst == KVOF_ABSENT)
 		prefix_forget(remote_of(op->tier)->known, &op->id);
 	finish(op, run->worst);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An array for a test: `kvof serve` on a free port of loopback, over files of its own."""
 
+import json
 import os
 import shutil
 import signal
@@ -51,6 +52,15 @@ class Array:
         if self.process.poll() is None:
             self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def names(self) -> list:
+        """Keys of all raw values, in hex."""
+        done = subprocess.run([PROGRAM, "ls", self.target, "--json"], capture_output=True, check=True)
+        return [row["key"] for row in json.loads(done.stdout)]
+
+    def put(self, name: str, value: bytes) -> None:
+        """A raw value, behind the back of every cache."""
+        subprocess.run([PROGRAM, "put", self.target, name], input=value, check=True)
 
     def flip(self, needle: bytes) -> int:
         """Flips a bit in every copy of needle on the drives; the array must be down."""

@@ -86,6 +86,22 @@ class Remote(unittest.TestCase):
         self.assertEqual(c.write(keys, values)[1].reason, "ok")
         self.assertEqual(c.match(keys), 3)
 
+    def test_a_bad_block_is_overwritten_also_when_it_was_asked_for_in_between(self):
+        for size in (1000, 150000):             # one part, and several
+            c = self.cache()
+            key, value, room = c.key_of(b"bad %d" % size), os.urandom(size), bytearray(size)
+            before = set(self.array.names())
+            self.assertEqual(c.write([key], [value])[0].reason, "ok")
+            for name in set(self.array.names()) - before:
+                self.array.put(name, b"not a value of a cache" * 10)
+            self.assertEqual(c.read([key], [room])[0].reason, "corrupt")
+            for _ in range(2):                  # what lies there is there, but still bad
+                c.match([key])
+                c.exists([key])
+            self.assertEqual(c.write([key], [value])[0].reason, "ok")
+            self.assertEqual(c.read([key], [room])[0].reason, "ok")
+            self.assertEqual(bytes(room), value)
+
     def test_an_array_lost_is_misses_and_it_is_used_again_when_back(self):
         c = self.cache(deadline_s=3.0)
         keys = c.keys(range(40))
