@@ -243,6 +243,49 @@ static int id_from(PyObject *key, struct kvof_id *out)
 	return fits ? 0 : -1;
 }
 
+/*
+ * Whole numbers for PyArg_ParseTuple's O&: what does not fit is an OverflowError. Its own I and K
+ * would take the lowest bits, and block_tokens = 2^32 + 256 would be 256.
+ */
+static int number_from(PyObject *number, unsigned long long most, unsigned long long *out)
+{
+	PyObject *whole = PyNumber_Index(number);
+	unsigned long long value;
+
+	if (whole == NULL)
+		return 0;
+	value = PyLong_AsUnsignedLongLong(whole);
+	Py_DECREF(whole);
+	if (PyErr_Occurred())
+		return 0;
+	if (value > most) {
+		PyErr_Format(PyExc_OverflowError, "%S is too large, at most %llu", number, most);
+		return 0;
+	}
+	*out = value;
+	return 1;
+}
+
+static int u32_from(PyObject *number, void *out)
+{
+	unsigned long long value;
+
+	if (!number_from(number, UINT32_MAX, &value))
+		return 0;
+	*(uint32_t *)out = (uint32_t)value;
+	return 1;
+}
+
+static int u64_from(PyObject *number, void *out)
+{
+	unsigned long long value;
+
+	if (!number_from(number, UINT64_MAX, &value))
+		return 0;
+	*(uint64_t *)out = value;
+	return 1;
+}
+
 /* A sequence of keys. Return: ids to be freed, or NULL with an exception. */
 static struct kvof_id *ids_from(PyObject *keys, Py_ssize_t *count)
 {
@@ -275,6 +318,7 @@ struct blocks {
 	struct kvof_id *ids;
 	struct kvof_block *block;
 	struct iovec *iov;
+	Py_ssize_t pieces;                 /* room in iov and in the lease */
 	struct lease *lease;               /* NULL: no buffers */
 };
 
@@ -314,6 +358,10 @@ static int piece_add(struct blocks *b, struct kvof_block *block, PyObject *piece
 	Py_buffer *view = &b->lease->view[b->lease->view_count];
 	struct iovec *iov = &b->iov[b->lease->view_count];
 
+	if (b->lease->view_count == b->pieces) {       /* a sequence may run code of its own */
+		PyErr_SetString(PyExc_ValueError, "the buffers changed while they were read");
+		return -1;
+	}
 	if (PyObject_GetBuffer(piece, view, flags) != 0)
 		return -1;
 	*iov = (struct iovec){view->buf, (size_t)view->len};
@@ -343,18 +391,16 @@ static int block_add(struct blocks *b, struct kvof_block *block, PyObject *item,
 
 static int buffers_add(struct blocks *b, PyObject *buffers, int flags)
 {
-	Py_ssize_t pieces;
-
 	if (PySequence_Size(buffers) != b->count) {
 		if (!PyErr_Occurred())
 			PyErr_SetString(PyExc_ValueError, "as many buffers as keys are needed");
 		return -1;
 	}
-	pieces = pieces_count(buffers, b->count);
-	if (pieces < 0)
+	b->pieces = pieces_count(buffers, b->count);
+	if (b->pieces < 0)
 		return -1;
-	b->iov = PyMem_Calloc((size_t)pieces + 1, sizeof(*b->iov));
-	b->lease = PyMem_Calloc(1, sizeof(*b->lease) + (size_t)pieces * sizeof(Py_buffer));
+	b->iov = PyMem_Calloc((size_t)b->pieces + 1, sizeof(*b->iov));
+	b->lease = PyMem_Calloc(1, sizeof(*b->lease) + (size_t)b->pieces * sizeof(Py_buffer));
 	if (b->iov == NULL || b->lease == NULL) {
 		PyErr_NoMemory();
 		return -1;
@@ -463,7 +509,6 @@ static int door_init(PyObject *self, PyObject *args, PyObject *kw)
 	struct door *door = (struct door *)self;
 	struct kvof_field field[KVOF_FIELDS_MAX];
 	struct kvof_cache_opts opts = {.struct_bytes = sizeof(opts)};
-	unsigned long long dram = 0, deadline = 0, lease = 0;
 	const char *target, *model_id;
 	PyObject *fields;
 	int strict = 1;
@@ -472,18 +517,17 @@ static int door_init(PyObject *self, PyObject *args, PyObject *kw)
 		PyErr_SetString(PyExc_RuntimeError, "the cache is open already");
 		return -1;
 	}
-	if (!PyArg_ParseTuple(args, "zO!sIIKKKIIpI", &target, &PyList_Type, &fields, &model_id,
-			      &opts.block_tokens, &opts.part_bytes, &dram, &deadline, &lease,
-			      &opts.queues, &opts.depth, &strict, &opts.digests))
+	if (!PyArg_ParseTuple(args, "zO!sO&O&O&O&O&O&O&pO&", &target, &PyList_Type, &fields,
+			      &model_id, u32_from, &opts.block_tokens, u32_from, &opts.part_bytes,
+			      u64_from, &opts.dram_bytes, u64_from, &opts.deadline_ns, u64_from,
+			      &opts.lease_ns, u32_from, &opts.queues, u32_from, &opts.depth,
+			      &strict, u32_from, &opts.digests))
 		return -1;
 	if (fields_from(fields, field, &opts.field_count) != 0)
 		return -1;
 	opts.target = target;
 	opts.fields = field;
 	opts.model_id = model_id;
-	opts.dram_bytes = dram;
-	opts.deadline_ns = deadline;
-	opts.lease_ns = lease;
 	opts.strict = strict != 0;
 	return door_open(door, &opts);
 }
@@ -616,14 +660,14 @@ static PyObject *door_match(PyObject *self, PyObject *args)
 {
 	struct door *door = (struct door *)self;
 	struct kvof_cache *cache = door_cache(door);
-	unsigned long long deadline_ns;
+	uint64_t deadline_ns;
 	struct kvof_id *ids;
 	PyObject *keys;
 	Py_ssize_t n;
 	uint32_t found = 0;
 	int rc;
 
-	if (cache == NULL || !PyArg_ParseTuple(args, "OK", &keys, &deadline_ns))
+	if (cache == NULL || !PyArg_ParseTuple(args, "OO&", &keys, u64_from, &deadline_ns))
 		return NULL;
 	ids = ids_from(keys, &n);
 	if (ids == NULL)
@@ -661,13 +705,14 @@ static PyObject *door_submit(PyObject *self, PyObject *args)
 {
 	struct door *door = (struct door *)self;
 	struct kvof_cache *cache = door_cache(door);
-	unsigned long long deadline_ns;
+	uint64_t deadline_ns;
 	PyObject *keys, *buffers;
 	uint64_t batch = 0;
 	struct blocks b;
 	int op, rc;
 
-	if (cache == NULL || !PyArg_ParseTuple(args, "iOOK", &op, &keys, &buffers, &deadline_ns))
+	if (cache == NULL || !PyArg_ParseTuple(args, "iOOO&", &op, &keys, &buffers, u64_from,
+					       &deadline_ns))
 		return NULL;
 	if (blocks_from(&b, op, keys, buffers) != 0)
 		return NULL;
@@ -705,13 +750,14 @@ static PyObject *door_wait(PyObject *self, PyObject *args)
 {
 	struct door *door = (struct door *)self;
 	struct kvof_cache *cache = door_cache(door);
-	unsigned long long deadline_ns;
+	uint64_t deadline_ns;
 	PyObject *keys, *buffers, *list = NULL;
 	struct kvof_result *results;
 	struct blocks b;
 	int op, rc;
 
-	if (cache == NULL || !PyArg_ParseTuple(args, "iOOK", &op, &keys, &buffers, &deadline_ns))
+	if (cache == NULL || !PyArg_ParseTuple(args, "iOOO&", &op, &keys, &buffers, u64_from,
+					       &deadline_ns))
 		return NULL;
 	if (blocks_from(&b, op, keys, buffers) != 0)
 		return NULL;
@@ -811,10 +857,10 @@ static PyObject *door_drain(PyObject *self, PyObject *args)
 static PyObject *door_cancel(PyObject *self, PyObject *args)
 {
 	struct kvof_cache *cache = door_cache((struct door *)self);
-	unsigned long long batch;
+	uint64_t batch;
 	int rc;
 
-	if (cache == NULL || !PyArg_ParseTuple(args, "K", &batch))
+	if (cache == NULL || !PyArg_ParseTuple(args, "O&", u64_from, &batch))
 		return NULL;
 	rc = kvof_cache_cancel(cache, batch);
 	if (rc != 0)

@@ -30,13 +30,15 @@ def _ns(seconds: Optional[float]) -> int:
     """0 is "the default" below; a time of 0 s becomes the shortest there is."""
     if seconds is None:
         return 0
-    if seconds < 0:
-        raise ValueError("a deadline is not negative")
+    if not 0 <= seconds < 1 << 34:
+        raise ValueError(f"{seconds} s: a time is not negative, and less than 500 years")
     return max(1, int(seconds * 1e9))
 
 
 def _int32(tokens):
     """Tokens as a buffer of 32-bit numbers; no copy where they are one already."""
+    if isinstance(tokens, (bytes, bytearray)):
+        raise TypeError("bytes may be tokens or 32-bit numbers; say which: list() or memoryview.cast('i')")
     try:
         view = memoryview(tokens)
     except TypeError:
@@ -128,6 +130,8 @@ class Cache(_kvof.Cache):
         """
         if timeout_s is None:
             return self._drain(-1)
+        if not timeout_s >= 0:
+            raise ValueError(f"{timeout_s} s: a time is not negative; None waits for ever")
         return self._drain(min(int(timeout_s * 1000 + 0.999), 1 << 30))
 
     def exists(self, keys: Sequence[bytes], deadline_s: Optional[float] = None) -> List[bool]:

@@ -209,6 +209,56 @@ class Errors(unittest.TestCase):
         with self.assertRaises(Refused):
             dram(model={**MODEL, "block_tokens": "5"})
 
+    def test_a_number_too_large_is_refused_not_cut(self):
+        for name in ("block_tokens", "part_bytes", "queues", "depth", "digests"):
+            for value in ((1 << 32) + 64, -1):
+                with self.assertRaises(OverflowError):
+                    dram(**{name: value})
+        for value in ((1 << 64) + (1 << 20), -1):
+            with self.assertRaises(OverflowError):
+                dram(dram_bytes=value)
+        for name in ("deadline_s", "lease_s"):
+            for value in (2.0 ** 64 / 1e9 + 1, float("inf"), float("nan"), -1):
+                with self.assertRaises(ValueError):
+                    dram(**{name: value})
+        with dram() as c:
+            keys, rooms = c.keys(range(4)), [bytearray(1)]
+            for value in (2.0 ** 64 / 1e9 + 1, float("inf"), float("nan"), -1):
+                for call in (lambda: c.read(keys, rooms, value), lambda: c.match(keys, value)):
+                    with self.assertRaises(ValueError):
+                        call()
+            for value in (-1, float("nan")):
+                with self.assertRaises(ValueError):
+                    c.drain(value)
+            with self.assertRaises(OverflowError):
+                c.cancel(-1)
+            self.assertEqual(c.read(keys, rooms, 1e9)[0].reason, "absent")
+
+    def test_bytes_are_no_tokens(self):
+        with dram() as c:
+            for tokens in (bytes(16), bytearray(16)):
+                with self.assertRaises(TypeError):
+                    c.keys(tokens)
+            self.assertEqual(c.keys(memoryview(bytes(16)).cast("i")), c.keys([0] * 4))
+
+    def test_a_sequence_that_changes_while_it_is_read_is_refused(self):
+        class Growing:
+            reads = 0
+
+            def __len__(self):
+                return 1
+
+            def __getitem__(self, i):
+                self.reads += 1
+                return [bytearray(1)] * (1 if self.reads == 1 else 4000)
+
+        with dram() as c:
+            keys = c.keys(range(4))
+            for call in (c.write, c.read, c.write_async, c.read_async):
+                with self.assertRaises(ValueError):
+                    call(keys, Growing())
+            self.assertEqual(c.match(keys), 0)
+
     def test_wrong_arguments_are_refused_and_change_nothing(self):
         with dram() as c:
             keys = c.keys(range(8))
