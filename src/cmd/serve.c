@@ -325,20 +325,16 @@ static void print_memory(const struct serve *s)
 	struct target_memory m = target_memory();
 	uint64_t conns = s->conns_max * (m.conn_bytes + m.queue_bytes);
 	struct store_stat stat;
-	uint64_t keys = s->store_opts.index_keys_max;
 
 	if (s->conns_max < want)
 		fprintf(stderr, "kvof serve: %u connections at most, not %u: raise the limit of "
 			"open files (ulimit -n)\n", s->conns_max, want);
 	store_stat(s->store, &stat);
-	if (keys == 0) {
-		keys = stat.capacity_bytes / 256 / 48;
-		keys = keys < 65536 ? 65536 : keys;
-	}
 	fprintf(stderr, "kvof serve: memory: %" PRIu64 " MiB value buffers, %" PRIu64
-		" MiB index (%" PRIu64 " keys at 48 bytes), up to %" PRIu64
+		" MiB index (for %" PRIu64 " keys), up to %" PRIu64
 		" MiB for %u connections (%" PRIu64 " KiB a full queue)%s\n",
-		s->store_opts.buffer_bytes / MiB, (keys * 48 + MiB - 1) / MiB, keys, conns / MiB,
+		s->store_opts.buffer_bytes / MiB, (stat.index_bytes + MiB - 1) / MiB,
+		stat.index_keys_max, conns / MiB,
 		s->conns_max, m.queue_bytes / KiB,
 		s->memory ? "; drives are memory: nothing survives a restart" : "");
 }

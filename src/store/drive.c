@@ -113,7 +113,7 @@ void drive_free(struct drive *d)
 
 /* --- placement -------------------- */
 
-uint64_t drive_free_bytes(const struct drive *d)
+static uint64_t drive_free_bytes(const struct drive *d)
 {
 	const struct seg_log *log = segment_log_open(d);
 	uint64_t blocks = (uint64_t)d->free_count * d->segment_blocks;

@@ -5,8 +5,8 @@
  *
  *   block 0            superblock, first copy
  *   block 1..15        zero
- *   block 16 + i * n   segment i of n blocks: header, records, ..., footer (ends at the segment's
- *   end) last block         superblock, second copy
+ *   block 16 + i * n   segment i of n blocks: header, records, ..., footer, which ends with it
+ *   last block         superblock, second copy
  *
  * Everything carries magic, version, the store's id, its own address and a CRC32C, so that bytes of
  * another store, of another generation of the segment or of another place are never taken for

@@ -27,6 +27,7 @@
 #include "store/store.h"
 
 #define STORE_MAGIC 0x57043u
+_Static_assert(FMT_DRIVES_MAX == STORE_DRIVES_MAX, "a superblock can name every drive of a store");
 #define STORE_READS_MAX 256u         /* in flight, a drive */
 #define STORE_WRITES_MAX 64u         /* in flight, a drive */
 #define STORE_LOGS 3u                /* a drive: one open, the others being sealed */
@@ -314,7 +315,6 @@ void op_finish(struct store_op *op, int res);        /* now: only from a complet
 void op_dispatch(struct store *st, struct store_op *op);
 void op_written(struct store_op *op);
 void deletes_release(struct store *st);
-void get_next(struct drive *d);
 void get_done(struct reading *r, int res);
 /* Its record can't be believed: a miss from now on, but the key keeps its drive. */
 void index_entry_drop(struct store *st, uint32_t entry);
@@ -338,7 +338,6 @@ void drive_flush(struct drive *d, struct flush_wait *w);
 bool drive_quiet(const struct drive *d);
 void drive_tick(struct loop_timer *t);
 void drive_super_fill(const struct drive *d, struct fmt_super_info *out);
-uint64_t drive_free_bytes(const struct drive *d);
 void store_mark(struct store *st);
 
 /* segment.c */

@@ -603,7 +603,7 @@ static bool segment_read(struct opening *o, struct seg_log *log, const struct se
 	return !sealed;
 }
 
-static void footer_write_now(struct opening *o, struct seg_log *log, enum fmt_segment_state state)
+static void footer_write_now(struct seg_log *log, enum fmt_segment_state state)
 {
 	struct drive *d = log->drive;
 	uint64_t bytes = (uint64_t)fmt_footer_blocks(log->entry_count) << FMT_BLOCK_SHIFT;
@@ -659,7 +659,7 @@ static void segments_apply(struct opening *o, struct drive *d, struct seg_found 
 			d->segment[i].state = SEGMENT_OPEN;
 		} else if (open) {
 			(void)disk_flush_now(d->disk);
-			footer_write_now(o, log, FMT_SEGMENT_SEALED);
+			footer_write_now(log, FMT_SEGMENT_SEALED);
 		}
 	}
 }
@@ -733,7 +733,7 @@ static int logs_settle(struct opening *o)
 		if (rc != 0)
 			return fail(o, rc, "drive %s: flush failed: %s", d->path, strerror(-rc));
 		if (d->log[0].state == SEGLOG_OPEN)
-			footer_write_now(o, &d->log[0], FMT_SEGMENT_OPEN);
+			footer_write_now(&d->log[0], FMT_SEGMENT_OPEN);
 		d->log[1].state = SEGLOG_NONE;
 	}
 	return 0;

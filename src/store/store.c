@@ -352,7 +352,7 @@ static void reading_submit(struct reading *r)
 }
 
 /* Gets of the drive that wait for a slot. */
-void get_next(struct drive *d)
+static void get_next(struct drive *d)
 {
 	while (!list_empty(&d->get_wait) && !list_empty(&d->reading_free)) {
 		struct list_link *link = list_pop_front(&d->get_wait);
@@ -661,6 +661,8 @@ void store_stat(const struct store *st, struct store_stat *out)
 	out->drives_failed = st->drive_count - st->drives_live;
 	out->value_bytes_max = st->opts.value_bytes_max;
 	out->segment_bytes = st->segment_bytes;
+	out->index_keys_max = index_keys_max(st->index);
+	out->index_bytes = index_bytes(st->index);
 	memcpy(out->uuid, st->uuid, sizeof(out->uuid));
 	for (unsigned i = 0; i < st->drive_count; i++) {
 		const struct drive *d = &st->drive[i];

@@ -144,6 +144,7 @@ struct store_stat {
 #include "tbl/stat.def"
 	unsigned drives, drives_failed;
 	uint32_t value_bytes_max, segment_bytes;
+	uint64_t index_keys_max, index_bytes;    /* room for keys, and what it costs */
 	uint8_t uuid[16];            /* of the set of drives; made at format, never changed */
 };
 void store_stat(const struct store *st, struct store_stat *out);
