@@ -139,7 +139,4 @@ void remote_cut_set(struct tier *t, uint32_t cut_bytes);
 /* No operation is in flight. */
 void remote_close(struct tier **t);
 
-/* The reason that an errno of the host stands for; live: the array is there. */
-enum kvof_reason remote_reason(int res, bool live);
-
 #endif

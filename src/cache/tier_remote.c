@@ -72,7 +72,8 @@ static uint64_t clock_ns(void)
 	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
-enum kvof_reason remote_reason(int res, bool live)
+/* What an errno of the host stands for; live: the array is there. */
+static enum kvof_reason remote_reason(int res, bool live)
 {
 	switch (res) {
 	case 0:

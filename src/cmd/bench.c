@@ -301,7 +301,7 @@ static int bench_check(struct bench *b)
 	return 0;
 }
 
-int cmd_bench_fabric(int argc, char **argv)
+static int cmd_bench_fabric(int argc, char **argv)
 {
 	struct bench b = {
 		.meter = {.op_name = "retrieve", .value_bytes = MiB, .depth = 32, .queues = 4,

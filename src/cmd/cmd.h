@@ -34,7 +34,6 @@ int cmd_ls(int argc, char **argv);
 int cmd_stat(int argc, char **argv);
 int cmd_discover(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
-int cmd_bench_fabric(int argc, char **argv);
 int cmd_bench_store(int argc, char **argv);
 int cmd_config(int argc, char **argv);
 int cmd_fsck(int argc, char **argv);

@@ -178,7 +178,7 @@ static const char *dashed(const char *name, char out[NAME_BYTES])
 	return out;
 }
 
-const char *config_flag(enum config_id id)
+static const char *config_flag(enum config_id id)
 {
 	static char out[CONFIG_COUNT][NAME_BYTES + 2];
 	char name[NAME_BYTES];

@@ -48,7 +48,6 @@ const char *config_text(const struct config *c, enum config_id id);  /* "" when 
 /* SIZE, TIME, COUNT; 0 when empty */
 uint64_t config_number(const struct config *c, enum config_id id);
 bool config_bool(const struct config *c, enum config_id id);
-const char *config_flag(enum config_id id);                          /* "--allow-host" */
 
 /* tcp://ADDR:PORT, tcp://[v6]:PORT; ADDR numeric. */
 bool config_address_parse(const char *text, struct sock_addr *out);

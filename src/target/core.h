@@ -263,7 +263,6 @@ void req_fail(struct req *req, nv_status status, const struct bad *bad);      /*
 /* The data descriptor against what the command moves; false: it was answered and ended. */
 bool req_data_check(struct req *req, enum nv_data_dir dir, uint32_t bytes);
 void req_push(struct req *req, const struct iovec *iov, unsigned iov_count, uint32_t bytes);
-void req_cancel(struct req *req);                     /* its connection is gone; waits end */
 
 /* --- fabrics.c, admin.c, feature.c, logpage.c, discovery.c -------------------- */
 

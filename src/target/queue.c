@@ -100,7 +100,7 @@ static void queue_accepted(void *listener_arg, struct wire_conn *conn)
 }
 
 /* A request that waits for something of ours ends now; what wire or store have ends by itself. */
-void req_cancel(struct req *req)
+static void req_cancel(struct req *req)
 {
 	switch (req->state) {
 	case REQ_SHARE:

@@ -56,7 +56,4 @@ struct wire_listener {
 extern struct wire_counts wire_count;
 #define WIRE_COUNT(member, n) ((void)__atomic_fetch_add(&wire_count.member, (n), __ATOMIC_RELAXED))
 
-/* The options with every 0 replaced by what it stands for. */
-struct wire_opts wire_opts_filled(const struct wire_opts *opts);
-
 #endif

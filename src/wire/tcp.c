@@ -57,7 +57,7 @@ static const uint8_t zeros[4 * (NV_PDU_PDA_MAX + 1)];
 static void tx_start(struct tcp *t);
 static void rx_run(struct tcp *t);
 
-void tcp_go(struct tcp *t, enum tcp_state to)
+static void tcp_go(struct tcp *t, enum tcp_state to)
 {
 	must(tcp_next[t->state] & BIT(to));
 	if (to == TCP_CLOSED)
@@ -298,7 +298,7 @@ void tcp_fault(struct tcp *t, const struct nv_pdu_fault *fault)
 	tcp_part(t, -EPROTO);
 }
 
-void tcp_owner_close(struct tcp *t)
+static void tcp_owner_close(struct tcp *t)
 {
 	t->owner_gone = true;
 	if (t->state == TCP_CLOSED)
@@ -821,7 +821,7 @@ static void rx_run(struct tcp *t)
 
 /* --- the transport ---------------------------------------------------------------------------- */
 
-const char *tcp_digests(const struct wire_conn *conn)
+static const char *tcp_digests(const struct wire_conn *conn)
 {
 	static const char *const names[] = {"", "hdgst", "ddgst", "hdgst+ddgst"};
 	const struct tcp *t = tcp_of(conn);
@@ -829,7 +829,7 @@ const char *tcp_digests(const struct wire_conn *conn)
 	return names[(t->rules.header_digest ? 1 : 0) | (t->rules.data_digest ? 2 : 0)];
 }
 
-const char *tcp_peer(const struct wire_conn *conn)
+static const char *tcp_peer(const struct wire_conn *conn)
 {
 	return tcp_of(conn)->peer;
 }

@@ -128,7 +128,6 @@ void tcp_init(struct tcp *t, struct loop *loop, const struct tcp_end *end,
 void tcp_adopt(struct tcp *t, struct sock *sock, uint64_t deadline_ns);
 /* Header formats are agreed: OPEN, with the larger buffer. -ENOMEM: ended. */
 int tcp_open(struct tcp *t);
-void tcp_go(struct tcp *t, enum tcp_state to);
 
 /* Data of the PDU whose header is in hand goes there: at most `bytes`, after `skip`. */
 void tcp_rx_into(struct tcp *t, const struct iov_at *into, uint32_t bytes, uint32_t skip);
@@ -160,17 +159,12 @@ static inline bool tcp_out_busy(const struct tcp_out *out)
 void tcp_fault(struct tcp *t, const struct nv_pdu_fault *fault);
 /* The end without words; what is in flight comes back first. Does nothing when it has ended. */
 void tcp_end(struct tcp *t, int why);
-/* What wire_close() does. */
-void tcp_owner_close(struct tcp *t);
 /* kicked() runs in the next turn. */
 void tcp_kick(struct tcp *t);
 /* The end of a command that kept the connection's memory alive. */
 void tcp_maybe_free(struct tcp *t);
 /* Something is waited for: from now on the peer is watched. */
 void tcp_watch(struct tcp *t);
-
-const char *tcp_digests(const struct wire_conn *conn);
-const char *tcp_peer(const struct wire_conn *conn);
 
 static inline struct tcp *tcp_of(const struct wire_conn *conn)
 {

@@ -12,7 +12,7 @@ const struct wire_counts *wire_counts(void)
 	return &wire_count;
 }
 
-struct wire_opts wire_opts_filled(const struct wire_opts *opts)
+static struct wire_opts wire_opts_filled(const struct wire_opts *opts)
 {
 	struct wire_opts o = *opts;
 
