@@ -1,28 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the abuse cases share: how a case is named, and what counts as a right answer."""
+"""What the abuse cases share: what counts as a right answer."""
 import random
 
+from cases import *
 from nvmetcp import *
-
-CASES = []
-
-
-def case(name):
-    def add(run):
-        CASES.append((name, run))
-        return run
-    return add
-
-
-def each(name, rows):
-    """The same case for several rows; the row is in the name."""
-    def add(run):
-        for row in rows:
-            label = row if isinstance(row, str) else repr(row)
-            CASES.append((f'{name}: {label}', lambda array, row=row: run(array, row)))
-        return run
-    return add
-
 
 def status_of(answer, *wanted):
     assert answer.type == RESP and answer.status in wanted, f'{answer}, wanted {wanted}'

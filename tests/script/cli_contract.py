@@ -13,19 +13,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-import traceback
 
+from cases import case, run_all
 from nvmetcp import Array
-
-CASES = []
-
-
-def case(name):
-    def add(run):
-        CASES.append((name, run))
-        return run
-    return add
-
 
 class Answer:
     def __init__(self, done):
@@ -459,23 +449,11 @@ def run(b):
 
 
 def main():
-    kvof, words = sys.argv[1], ' '.join(sys.argv[2:])
-    chosen = [c for c in CASES if words in c[0]]
-    print(f'1..{len(chosen)}')
-    bench, bad = Bench(kvof), 0
+    bench = Bench(sys.argv[1])
     try:
-        for number, (name, run) in enumerate(chosen, 1):
-            try:
-                run(bench)
-                print(f'ok {number} - {name}', flush=True)
-            except Exception:
-                bad += 1
-                print(f'not ok {number} - {name}')
-                for line in traceback.format_exc().splitlines():
-                    print(f'# {line}', flush=True)
+        return run_all(' '.join(sys.argv[2:]), lambda run: run(bench))
     finally:
         bench.end()
-    return 1 if bad else 0
 
 
 if __name__ == '__main__':
