@@ -32,6 +32,7 @@ struct ns {
 	uint64_t buffer_bytes;
 	uint32_t value_bytes_max;
 	uint64_t transfer_bytes_max;
+	uint64_t capacity_bytes;             /* as it was opened */
 	unsigned drives_failed_seen;
 	uint64_t unproven_bytes;             /* of the pool, held by hosts that are not proven */
 	bool memory, evicts, durable;

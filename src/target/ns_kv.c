@@ -291,7 +291,9 @@ static void kv_identify(const struct ns *ns, uint8_t out[NV_IDENTIFY_BYTES])
 	struct store_stat stat;
 
 	store_stat(ns->store, &stat);
-	id->nsze = le64_of(stat.capacity_bytes);
+	/* With no drive left it keeps its size: hosts take 0 for nonsense, and could not even ask
+	 * what has failed. */
+	id->nsze = le64_of(stat.capacity_bytes > 0 ? stat.capacity_bytes : ns->capacity_bytes);
 	id->nuse = le64_of(stat.used_bytes);
 	memcpy(id->nguid, ns->ids.nguid, sizeof(id->nguid));
 	memcpy(id->eui64, ns->ids.eui64, sizeof(id->eui64));

@@ -314,6 +314,30 @@ def restart(d):
         assert array.stop()[0] == 0
 
 
+@case('with its last drive lost an array can still be asked what has failed')
+def last_drive(d):
+    path = os.path.join(d, 'lost')
+    array = Array(KVOF, drives=[path + ',size=64MiB'])
+    target = f'tcp://127.0.0.1:{array.port}'
+    with Host(array.port) as h:
+        for i in range(20):
+            status_ok(h.io.store(b'lost%d' % i, bytes([i]) * 100000))
+        os.truncate(path, 0)
+        for i in range(20):
+            assert h.io.retrieve(b'lost%d' % i, 100000)[0].status in ((0, 0x88), (0, 0x87), (0, 6)), i
+    until = time.monotonic() + 5
+    while True:
+        got = kvof('stat', target, '--json')
+        assert got.returncode == 0, got.stderr
+        if json.loads(got.stdout)['drives_failed'] == 1:
+            break
+        assert time.monotonic() < until
+    assert kvof('exists', target, 'text:lost1').returncode == 1
+    got = kvof('put', target, 'text:new', KVOF)
+    assert got.returncode == 3 and len(got.stderr.strip().splitlines()) == 1, got
+    assert array.stop()[0] == 0
+
+
 @case('a closed standard descriptor never becomes a drive')
 def closed_descriptors(d):
     path = os.path.join(d, 'never')
