@@ -85,6 +85,10 @@ bool config_drive_parse(const char *text, char path[256], uint64_t *bytes, const
 			return false;
 		}
 	}
+	if (memmem(text, path_bytes, ",size=", 6) != NULL) {
+		*why = "size= is given twice";
+		return false;
+	}
 	if (path_bytes == 0 || path_bytes >= 256) {
 		*why = "the path is empty or too long";
 		return false;
