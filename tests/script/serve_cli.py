@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`kvof serve` and `kvof config` as a person meets them: wrong options and drives, start and stop.
 
-usage: serve_cli.py KVOF      prints TAP
+usage: serve_cli.py KVOF [WORDS]     runs the cases whose name contains WORDS
 
 A refusal is one line on standard error that names the object, has the exit code of the contract,
 and leaves no file and no byte changed.
@@ -15,19 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 
+from cases import case, run_all
 from nvmetcp import DISCOVERY, Array, Host, l2, status_ok
 
 KVOF = sys.argv[1]
-CASES = []
-
-
-def case(name):
-    def add(run):
-        CASES.append((name, run))
-        return run
-    return add
 
 
 def kvof(*args, timeout=10):
@@ -419,21 +411,9 @@ def unreachable(d):
         assert time.monotonic() - begin < 5
 
 
-def main():
-    bad = 0
-    for n, (name, run) in enumerate(CASES, 1):
-        with tempfile.TemporaryDirectory(prefix='kvof-cli-') as folder:
-            try:
-                skip = run(folder)
-                print(f'ok {n} - {name}' + (f' # SKIP {skip}' if skip else ''))
-            except Exception:
-                bad += 1
-                print(f'not ok {n} - {name}')
-                for line in traceback.format_exc().strip().splitlines()[-6:]:
-                    print(f'# {line}')
-        sys.stdout.flush()
-    print(f'1..{len(CASES)}')
-    return 1 if bad else 0
+def in_folder(run):
+    with tempfile.TemporaryDirectory(prefix='kvof-cli-') as folder:
+        return run(folder)
 
 
-sys.exit(main())
+sys.exit(run_all(' '.join(sys.argv[2:]), in_folder))
