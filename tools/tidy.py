@@ -37,6 +37,8 @@ def lines_check(path, text):
             yield f"{path}:{number}: {width(line)} columns, {COLUMNS} allowed"
         if line.rstrip() != line:
             yield f"{path}:{number}: white space at the end of the line"
+        if line.startswith(" *") and line[2:3] not in ("", " ", "\t", "/", "*"):
+            yield f"{path}:{number}: a diagram in a comment that a formatter has broken"
     if len(rows) > FILE_LINES + 1:
         yield f"{path}: {len(rows)} lines, {FILE_LINES} allowed"
 

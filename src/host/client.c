@@ -4,8 +4,8 @@
  *
  *	caller's thread                         the client's thread
  *	batch made (one allocation)   --msg-->  host_submit() each operation
- *                                                done(): event onto the stack, eventfd when it was
- *empty 	drain: takes the whole stack  <-------
+ *	                                        done(): event to the stack, eventfd if it was empty
+ *	drain: takes the whole stack  <-------
  *	wait:  sleeps on a semaphore  <-------  the last event of the batch
  *
  * A batch has n results, and a release for each busy one; left counts those to come, on the

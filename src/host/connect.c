@@ -3,8 +3,8 @@
  * One association: from a TCP connection to live I/O queues, one admin command at a time.
  *
  *	WIRE -> CONNECT -> CAP -> ENABLE -> READY -+-> IDENTIFY -> LIST -> DESCRIPTORS -> NAMESPACE
- *                                                   |      -> QUEUES -> IO (all queues at once) ->
- *LIVE 	                                           +-> LOG_HEAD -> LOG ... -> LIVE   (discovery)
+ *	                                           |   -> QUEUES -> IO (all queues at once) -> LIVE
+ *	                                           +-> LOG_HEAD -> LOG ... -> LIVE   (discovery)
  *	any -> DEAD
  *
  * Each step has one function that sends and one that reads the answer (steps[]); assoc_go() is the
