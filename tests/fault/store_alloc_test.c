@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory runs out at the n-th request for it, n = 1, 2, ..., while a store is made, opened again
- * and used: the open says so and has changed nothing and holds no drive; and once a store is open it
- * asks for no more. The store is built with an allocator that can refuse.
+ * and used: the open says so and has changed nothing and holds no drive; and once a store is open
+ * it asks for no more. The store is built with an allocator that can refuse.
  */
 #include "store_rig.h"
 
