@@ -68,11 +68,19 @@ static int ns_init(struct subsys *s, const struct target_ns_opts *opts, char why
 	store_stat(opts->store, &stat);
 	must(stat.value_bytes_max > 0);
 	ns = &s->ns[opts->nsid - 1];
-	*ns = (struct ns){.ops = &ns_kv_ops, .nsid = opts->nsid, .store = opts->store,
-		.buffer_bytes = opts->buffer_bytes, .value_bytes_max = stat.value_bytes_max,
-		.transfer_bytes_max = transfer_of(stat.value_bytes_max), .memory = opts->memory,
-		.capacity_bytes = stat.capacity_bytes, .evicts = opts->evicts, .durable = opts->durable,
-		.ids = ids_of(stat.uuid, opts->nsid, NV_CSI_KV)};
+	*ns = (struct ns){
+		.ops = &ns_kv_ops,
+		.nsid = opts->nsid,
+		.store = opts->store,
+		.buffer_bytes = opts->buffer_bytes,
+		.value_bytes_max = stat.value_bytes_max,
+		.transfer_bytes_max = transfer_of(stat.value_bytes_max),
+		.memory = opts->memory,
+		.capacity_bytes = stat.capacity_bytes,
+		.evicts = opts->evicts,
+		.durable = opts->durable,
+		.ids = ids_of(stat.uuid, opts->nsid, NV_CSI_KV),
+	};
 	if (s->serial[0] == '\0') {
 		uint8_t digest[32];
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A controller that does as it is told, for the tests of host/: over the controller end of wire/, so
- * framing is right, on the simulator. It answers what an attach asks, keeps values in a small table,
- * and has knobs to hold answers, refuse, or talk nonsense. One world, one fake, one host a test.
+ * A controller that does as it is told, for the tests of host/: over the controller end of wire/,
+ * so framing is right, on the simulator. It answers what an attach asks, keeps values in a small
+ * table, and has knobs to hold answers, refuse, or talk nonsense. One world, one fake, one host a
+ * test.
  */
 #ifndef KVOF_TESTS_UNIT_HOST_FAKE_H
 #define KVOF_TESTS_UNIT_HOST_FAKE_H
@@ -95,7 +96,7 @@ static inline struct fake_value *fake_find(struct fake *f, const struct kv_key *
 	return NULL;
 }
 
-/* --- admin --------------------------------------------------------------------------------------- */
+/* --- admin -------------------- */
 
 static inline void fake_page_sent(struct wire_cmd *cmd, int res)
 {
@@ -258,7 +259,7 @@ static inline void fake_admin(struct fake *f, struct fake_conn *c, struct wire_c
 		fake_respond(cmd, NV_INVALID_OPCODE, 0);
 }
 
-/* --- values -------------------------------------------------------------------------------------- */
+/* --- values -------------------- */
 
 static struct fake_work fake_works[FAKE_HELD];
 
@@ -426,7 +427,7 @@ static inline void fake_drop_held(struct fake *f)
 	f->held_count = 0;
 }
 
-/* --- connections --------------------------------------------------------------------------------- */
+/* --- connections -------------------- */
 
 static inline void fake_accepted(void *listener_arg, struct wire_conn *conn)
 {

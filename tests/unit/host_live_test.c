@@ -103,7 +103,7 @@ static void end(struct fixture *x)
 	free(x);
 }
 
-/* --- operations ---------------------------------------------------------------------------------- */
+/* --- operations -------------------- */
 
 static void call_done(struct host_op *op, int res)
 {
@@ -199,7 +199,7 @@ static bool is_down(void *arg)
 	return ((struct fixture *)arg)->states[HOST_DOWN] > 0;
 }
 
-/* --- attach -------------------------------------------------------------------------------------- */
+/* --- attach -------------------- */
 
 TEST(an_attach_tells_what_the_namespace_is)
 {
@@ -367,7 +367,7 @@ TEST(a_refused_connection_with_once_is_final)
 	end(x);
 }
 
-/* --- values -------------------------------------------------------------------------------------- */
+/* --- values -------------------- */
 
 TEST(values_of_any_size_and_alignment_come_back)
 {
@@ -544,7 +544,7 @@ TEST(a_full_backlog_refuses_and_serves_the_rest)
 	end(x);
 }
 
-/* --- deadlines and cancel ------------------------------------------------------------------------ */
+/* --- deadlines and cancel -------------------- */
 
 TEST(a_deadline_is_told_at_the_deadline_and_the_buffer_follows)
 {
@@ -711,7 +711,7 @@ TEST(a_cancelled_operation_in_flight_gives_its_buffer_back_untouched_from_then_o
 	end(x);
 }
 
-/* --- retries and loss ---------------------------------------------------------------------------- */
+/* --- retries and loss -------------------- */
 
 TEST(data_damaged_on_its_way_is_sent_again_and_counted)
 {
