@@ -26,7 +26,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/hash.h"
 #include "base/log.h"
@@ -149,6 +151,35 @@ static int found_read(struct opening *o, struct found *f)
 	return 0;
 }
 
+/* disk_open() said -EINVAL: which of the things that it may mean? */
+static const char *unfit(const char *path)
+{
+	struct stat st;
+
+	if (stat(path, &st) != 0)
+		return "not a file or block device of at least 1 MiB";
+	if (S_ISDIR(st.st_mode))
+		return "a directory";
+	if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode))
+		return "not a file or block device";
+	if (access(path, R_OK | W_OK) != 0)
+		return "no permission to read and write it";
+	return "not writable, or smaller than 1 MiB; size= fills an empty file";
+}
+
+/* size= makes a file; it does not change one. */
+static int found_size_check(struct opening *o, const struct found *f)
+{
+	const struct disk_info *info = disk_info(f->disk);
+	uint64_t want = f->want->bytes & ~(uint64_t)(info->align_bytes - 1);
+
+	if (want == 0 || want == info->bytes)
+		return 0;
+	return fail(o, -EINVAL, "drive %s: has %" PRIu64 " bytes, not the %" PRIu64 " of size=; "
+		    "leave size= out, or remove the file to make it anew", path_of(f),
+		    info->bytes, f->want->bytes);
+}
+
 static int found_open(struct opening *o, struct found *f)
 {
 	struct store *st = o->st;
@@ -166,13 +197,13 @@ static int found_open(struct opening *o, struct found *f)
 	if (rc == -EBUSY)
 		return fail(o, rc, "drive %s: in use by another process", path_of(f));
 	if (rc == -EINVAL)
-		return fail(o, rc, "drive %s: a directory, or not a file or block device of at "
-				   "least 1 MiB", path_of(f));
+		return fail(o, rc, "drive %s: %s", path_of(f), unfit(path_of(f)));
 	if (rc != 0)
 		return fail(o, rc, "drive %s: can't be opened: %s", path_of(f), strerror(-rc));
 	if (disk_info(f->disk)->bytes < FMT_BLANK_BYTES)
 		return fail(o, -EINVAL, "drive %s: too small", path_of(f));
-	return found_read(o, f);
+	rc = found_size_check(o, f);
+	return rc != 0 ? rc : found_read(o, f);
 }
 
 static int found_refuse(struct opening *o, const struct found *f)
@@ -302,6 +333,10 @@ static int geometry_check(struct opening *o)
 {
 	struct store *st = o->st;
 
+	if (st->opts.segment_bytes != 0 && st->opts.segment_bytes != st->segment_bytes)
+		return fail(o, -EINVAL, "segments of %u bytes are asked for, but this store was "
+			    "made with %u; leave that out, or format", st->opts.segment_bytes,
+			    st->segment_bytes);
 	if (segment_least(st->opts.value_bytes_max) > st->segment_bytes)
 		return fail(o, -EINVAL, "values of up to %u bytes do not fit the segments of %u "
 			    "bytes that this store was made with; format, or use a smaller limit",

@@ -87,7 +87,34 @@ def no_drive(d):
 @case('a drive that is a folder is refused')
 def drive_folder(d):
     refused(2, '--listen', 'tcp://127.0.0.1:0', '--drive', d + ',size=64MiB', words=[d], folder=d)
-    refused(2, '--listen', 'tcp://127.0.0.1:0', '--drive', d, words=[d], folder=d)
+    refused(2, '--listen', 'tcp://127.0.0.1:0', '--drive', d, words=[d, 'a directory'], folder=d)
+
+
+@case('a drive that is a pipe, an empty file or a device of characters says which')
+def drive_odd(d):
+    pipe, empty = os.path.join(d, 'pipe'), os.path.join(d, 'empty')
+    os.mkfifo(pipe)
+    open(empty, 'w').close()
+    refused(2, '--listen', 'tcp://127.0.0.1:0', '--drive', pipe, words=[pipe, 'not a file'])
+    refused(2, '--listen', 'tcp://127.0.0.1:0', '--drive', '/dev/zero', words=['not a file'])
+    refused(2, '--listen', 'tcp://127.0.0.1:0', '--drive', empty, words=[empty, 'smaller', 'size='])
+
+
+@case('what a drive that exists can not follow is refused, not ignored')
+def drive_ineffective(d):
+    path = os.path.join(d, 'made')
+    array = Array(KVOF, '--segment-bytes', '10MiB', drives=[path + ',size=64MiB'])
+    with Host(array.port) as h:
+        status_ok(h.io.store(b'kept', b'value'))
+    assert array.stop()[0] == 0
+    refused(2, '--listen', 'tcp://127.0.0.1:0', '--drive', path + ',size=65MiB', folder=d,
+            words=[path, 'size='])
+    refused(2, '--listen', 'tcp://127.0.0.1:0', '--drive', path, '--segment-bytes', '12MiB', folder=d,
+            words=['segments', '10485760'])
+    array = Array(KVOF, '--segment-bytes', '10MiB', drives=[path + ',size=64MiB'])
+    with Host(array.port) as h:
+        assert h.io.retrieve(b'kept', 5)[1] == b'value'
+    assert array.stop()[0] == 0
 
 
 @case('a drive that is too small is refused and not made')
