@@ -3,7 +3,7 @@
  * A drive: a block device, a file opened O_DIRECT, or memory. All offsets, lengths and buffer
  * addresses are multiples of disk_info.align_bytes (512 or 4096); asserted, since callers are ours.
  *
- * Implemented by loop/uring.c and loop/sim.c (seam of loop.h). Owned by one loop.
+ * Implemented by loop/uring_disk.c and loop/sim_disk.c (seam of loop.h). Owned by one loop.
  */
 #ifndef KVOF_LOOP_DISK_H
 #define KVOF_LOOP_DISK_H
@@ -59,8 +59,7 @@ const struct disk_info *disk_info(const struct disk *disk);
 const struct disk_counts *disk_counts(const struct disk *disk);
 
 /* Asynchronous. done's res: 0, all bytes moved; -EIO (also after a short transfer that did not go
- * on);
- * -ENOSPC; -ECANCELED. Flush: all writes completed before it was submitted are durable
+ * on); -ENOSPC; -ECANCELED. Flush: all writes completed before it was submitted are durable
  * (fdatasync). */
 void disk_read(struct disk *disk, struct disk_io *io);
 void disk_write(struct disk *disk, struct disk_io *io);

@@ -3,7 +3,7 @@
  * A loop is one thread with one ring, one clock and one mailbox. What it owns is touched by no
  * other thread; others post a message.
  *
- * The seam: loop/uring.c (the kernel's ring) or loop/sim.c (seeded simulator) implement this
+ * The seam: loop/uring*.c (the kernel's ring) or loop/sim*.c (seeded simulator) implement this
  * header, disk.h and sock.h; which one is chosen at link time.
  *
  * Rules that every implementation keeps and every user may rely on:

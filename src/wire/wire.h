@@ -39,7 +39,7 @@ struct wire_opts {
 	const struct wire_ops *ops;      /* NULL: wire_tcp */
 	bool header_digest, data_digest; /* host: ask for them; controller: agree when asked */
 	uint32_t inline_bytes_max;       /* controller: in-capsule data accepted (8192) */
-	/* controller: MAXH2CDATA offered; multiple of 4, >= 4096 */
+	/* controller: MAXH2CDATA offered; multiple of 4, >= 4096; 0: 1 MiB */
 	uint32_t h2c_bytes_max;
 	uint64_t handshake_ns;           /* from connect or accept to ready; 0: 5 s */
 	/* data promised by R2T must move within; 0: 10 s. Then close */
@@ -118,8 +118,8 @@ struct wire_req {
 	struct nv_cqe cqe;
 	uint32_t in_bytes_got;
 	/* res: 0, cqe is the controller's; -EBADMSG data digest wrong (nothing of `in` may be
-	 * used);
-	 * -ECONNRESET, -EPROTO, -ETIMEDOUT the connection went; -ECANCELED after wire_withdraw().
+	 * used); -ECONNRESET, -EPROTO, -ETIMEDOUT the connection went; -ECANCELED after
+	 * wire_withdraw().
 	 * Once called, neither `out` nor `in` is touched again. */
 	void (*done)(struct wire_req *req, int res);
 	uint64_t lease[8];               /* the wire's, while in flight */
