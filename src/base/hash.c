@@ -7,6 +7,7 @@
 
 #include <isa-l/crc.h>
 #include <openssl/evp.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <xxhash.h>
 #ifdef __x86_64__
@@ -59,15 +60,44 @@ uint64_t hash_xxh3(const void *data, size_t bytes)
 	return XXH3_64bits(data, bytes);
 }
 
+/*
+ * One streaming state a thread, made at its first use and freed with the thread: the library owns its
+ * size, so it can't lie on the stack, and a data path allocates nothing.
+ */
+static pthread_key_t xxh3_key;
+static pthread_once_t xxh3_once = PTHREAD_ONCE_INIT;
+
+static void xxh3_state_free(void *state)
+{
+	XXH3_freeState(state);
+}
+
+static void xxh3_key_make(void)
+{
+	must(pthread_key_create(&xxh3_key, xxh3_state_free) == 0);
+}
+
+static XXH3_state_t *xxh3_state(void)
+{
+	XXH3_state_t *state;
+
+	must(pthread_once(&xxh3_once, xxh3_key_make) == 0);
+	state = pthread_getspecific(xxh3_key);
+	if (state == NULL) {
+		state = XXH3_createState();
+		must(state != NULL);
+		must(pthread_setspecific(xxh3_key, state) == 0);
+	}
+	return state;
+}
+
 uint64_t hash_xxh3_iov(const struct iovec *iov, unsigned iov_count, size_t bytes)
 {
 	XXH3_state_t *state;
-	uint64_t sum;
 
 	if (iov_count == 1)
 		return hash_xxh3(iov[0].iov_base, bytes);
-	state = XXH3_createState();
-	must(state != NULL);
+	state = xxh3_state();
 	XXH3_64bits_reset(state);
 	for (unsigned i = 0; i < iov_count && bytes > 0; i++) {
 		size_t step = bytes_min(bytes, iov[i].iov_len);
@@ -77,9 +107,7 @@ uint64_t hash_xxh3_iov(const struct iovec *iov, unsigned iov_count, size_t bytes
 		bytes -= step;
 	}
 	must(bytes == 0);
-	sum = XXH3_64bits_digest(state);
-	XXH3_freeState(state);
-	return sum;
+	return XXH3_64bits_digest(state);
 }
 
 struct hash_sha256 {
