@@ -21,13 +21,13 @@ DEPTHS = (1, 2, 4, 8, 16)
 
 def fio(files, kind, value_bytes, depth, seconds):
     """Bytes per second, CPU seconds and p99 of one run; one job a file, depth each."""
-    command = ["fio", "--name=x", "--ioengine=io_uring", "--direct=1", f"--rw={kind}",
+    command = ["fio", "--ioengine=io_uring", "--direct=1", f"--rw={kind}",
                f"--bs={value_bytes}", f"--iodepth={depth}", "--time_based", f"--runtime={seconds}",
                "--group_reporting", "--output-format=json", "--randrepeat=0", "--norandommap"]
     for i, file in enumerate(files):
         command += [f"--name=j{i}", f"--filename={file}"]
     out = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    job = [j for j in out["jobs"] if j["jobname"] != "x"] or out["jobs"]
+    job = out["jobs"]
     side = "write" if "write" in kind else "read"
     rate = sum(j[side]["bw_bytes"] for j in job)
     cpu = sum((j["usr_cpu"] + j["sys_cpu"]) / 100 * j["job_runtime"] / 1000 for j in job)
