@@ -61,8 +61,8 @@ uint64_t hash_xxh3(const void *data, size_t bytes)
 }
 
 /*
- * One streaming state a thread, made at its first use and freed with the thread: the library owns its
- * size, so it can't lie on the stack, and a data path allocates nothing.
+ * One streaming state a thread, made at its first use and freed with the thread: the library owns
+ * its size, so it can't lie on the stack, and a data path allocates nothing.
  */
 static pthread_key_t xxh3_key;
 static pthread_once_t xxh3_once = PTHREAD_ONCE_INIT;
