@@ -26,6 +26,7 @@ struct disk_info {
 	uint64_t bytes;              /* usable size, multiple of align_bytes */
 	uint32_t align_bytes;
 	bool memory, block_device;
+	bool made;                   /* the file was missing; disk_open() made it */
 	char path[256];
 };
 

@@ -22,6 +22,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -152,9 +153,16 @@ static int disk_open_block(const char *path, bool *direct)
 	return fd;
 }
 
-/* Gives the file its blocks, or at least its size, where it has none yet. */
+/*
+ * Gives the file its blocks, or at least its size, where it has none yet. What can't fit is refused
+ * before: taking all that is free and giving it back fails everybody else's writes meanwhile.
+ */
 static int disk_file_size(int fd, uint64_t bytes)
 {
+	struct statvfs fs;
+
+	if (fstatvfs(fd, &fs) == 0 && fs.f_blocks > 0 && bytes / fs.f_frsize > fs.f_bfree)
+		return -ENOSPC;
 	if (fallocate(fd, 0, 0, (off_t)bytes) != 0) {
 		if (errno != EOPNOTSUPP && errno != ENOSYS)
 			return -errno;
@@ -245,11 +253,13 @@ static int disk_file_open(struct disk *d, const char *path, const struct disk_op
 		if (fresh && created)
 			unlink(path);
 		close(d->fd);
-	} else if (!direct) {
+		return rc;
+	}
+	d->info.made = created;
+	if (!direct)
 		log_warn("drive %s: the file system has no O_DIRECT; the page cache is in between",
 			 path);
-	}
-	return rc;
+	return 0;
 }
 
 static int disk_memory_open(struct disk *d, const struct disk_opts *opts)

@@ -999,6 +999,24 @@ static int open_steps(struct opening *o)
 	return rc != 0 ? rc : store_recover(o);
 }
 
+/* An open that fails leaves no file behind that was not there before. */
+static void made_remove(const struct disk *disk)
+{
+	if (disk != NULL && disk_info(disk)->made)
+		unlink(disk_info(disk)->path);
+}
+
+static void open_undo(struct opening *o)
+{
+	struct store *st = o->st;
+
+	for (unsigned i = 0; st->drive != NULL && i < st->drive_count; i++) {
+		made_remove(o->found[i].disk);
+		made_remove(st->drive[i].disk);
+	}
+	store_free(&o->st);
+}
+
 int store_open(const struct store_opts *opts, struct loop *loop, struct store **out,
 	       struct store_report *report)
 {
@@ -1025,7 +1043,7 @@ int store_open(const struct store_opts *opts, struct loop *loop, struct store **
 			 stat.keys, stat.drives, o.fresh ? ", new" : "");
 		*out = o.st;
 	} else if (o.st != NULL) {
-		store_free(&o.st);
+		open_undo(&o);
 	}
 	for (unsigned i = 0; i < opts->drive_count; i++) {
 		if (o.found[i].disk != NULL)

@@ -180,6 +180,19 @@ def drive_twice(d):
             words=[path, 'twice'], folder=d)
 
 
+@case('when a later drive is refused the files made before it are gone again')
+def drive_undo(d):
+    path, there = os.path.join(d, 'first'), os.path.join(d, 'there')
+    with open(there, 'wb') as f:
+        f.truncate(64 << 20)                   # blank, and not ours to remove
+    free = os.statvfs(d).f_bfree * os.statvfs(d).f_frsize
+    for second, words in ((os.path.join(d, '.', 'first') + ',size=64MiB', ['in use']),
+                          (os.path.join(d, 'big') + f',size={(free >> 20) + 4096}MiB', ['big', 'space']),
+                          (d, ['a directory'])):
+        refused(3 if words != ['a directory'] else 2, '--listen', 'tcp://127.0.0.1:0', '--drive', there,
+                '--drive', path + ',size=64MiB', '--drive', second, words=words, folder=d)
+
+
 @case('a port in use is refused before a drive is made')
 def port_busy(d):
     with socket.socket() as s:
