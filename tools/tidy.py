@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """House style that a machine can see: line and file and function length, licence line, purpose line,
-assertion floor, no variable-length arrays by habit, no sleeps in tests. Prints TAP."""
+assertion floor, cited sources, no sleeps in tests. Prints TAP."""
 import pathlib
 import re
 import subprocess
@@ -109,8 +109,25 @@ def words_check(path, text):
                 yield f"{path}:{number}: must(), not assert()"
 
 
+SOURCES = {}
+
+
+def sources_check(path, text):
+    """A key such as [TCP 1.1] beside a fact is listed in docs/sources.md; all of these are cited."""
+    if not SOURCES:
+        rows = re.findall(r"^\| \[([A-Z]+)\]", (TOP / "docs/sources.md").read_text(), re.M)
+        SOURCES.update((key, 0) for key in rows)
+    for comment in re.findall(r"/\*.*?\*/", text, re.S):
+        for key, edition in re.findall(r"\[([A-Z]{2,})( [\d.]+[a-z]?)?\]", comment):
+            if key in SOURCES:
+                SOURCES[key] += 1
+            elif edition:
+                yield f"{path}: [{key}{edition}] is not in docs/sources.md"
+
+
 def main():
-    checks = {name: [] for name in ("lines", "functions", "heads", "words", "assertion floor")}
+    checks = {name: [] for name in ("lines", "functions", "heads", "words", "sources",
+                                    "assertion floor")}
     for name in tracked():
         if not name.endswith((".c", ".h", ".py", ".sh", ".def")):
             continue
@@ -119,7 +136,9 @@ def main():
         if name.endswith((".c", ".h", ".def")):
             checks["lines"] += lines_check(name, text)
             checks["functions"] += functions_check(name, text)
+            checks["sources"] += sources_check(name, text)
         checks["words"] += words_check(name, text)
+    checks["sources"] += [f"docs/sources.md: nothing cites [{k}]" for k, n in SOURCES.items() if not n]
     checks["assertion floor"] += floor_check()
     print(f"1..{len(checks)}")
     for number, (name, bad) in enumerate(checks.items(), 1):

@@ -5,8 +5,8 @@
  *
  * Theory: everything that takes time is an event in one heap, ordered by (time, order of adding).
  * Running the world is taking the first event, moving the clock to it and running one callback. All
- * chance comes from one generator, drawn only by events, so a seed fixes the run. Timers live in
- * the heap of their loop and compete with the events; an event wins a tie.
+ * chance comes from one generator, drawn only by events, so a seed fixes the run [SIM]. Timers live
+ * in the heap of their loop and compete with the events; an event wins a tie.
  *
  * Invariants: the clock never goes back; at most one callback runs at a time; a dead loop's
  * callbacks never run again. A node that crashes keeps its struct loop until sim_end(), so that an

@@ -7,11 +7,11 @@
  * `alt`, for each sector written since the last flush, one older content that a power cut may bring
  * back; `written`, the number of the write that made a sector dirty, 0 where it is clean. A flush
  * takes effect when it completes, and covers the writes that had completed when it was submitted; a
- * flush that fails leaves half of the writes doomed: no later flush makes them durable (as a kernel
- * that marks pages clean after a failed fsync).
+ * flush that fails leaves half of the writes doomed: no later flush makes them durable, as a kernel
+ * that marks pages clean after a failed fsync [FSYNC].
  *
  * A write takes effect when it completes, in one instant with its callback. What was still in
- * flight at a crash is torn, whole or absent by chance.
+ * flight at a crash is torn, whole or absent by chance, in sectors [SSDFAULT].
  *
  * Invariants: a sector is dirty only in a chunk that is on the dirty list; written numbers grow.
  *

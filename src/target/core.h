@@ -6,7 +6,7 @@
  *	   │         └───── ctrl ──┐ cntlid, CC, CSTS, keep alive
  *	   └── queue (a connection) ┘ ── req, one a command of the host
  *
- * A request is in one state (rule 10; the table is in queue.c):
+ * A request is in one state; the table of moves and their only writer are in queue.c:
  *
  *	FREE ─ NEW ─┬─ SHARE ─ BUF ─ PULL ─ STORE ─┬─ PUSH ─ FREE
  *	            ├─ PAGE (admin answers wait for the controller's page) ─ PUSH
