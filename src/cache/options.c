@@ -58,8 +58,9 @@ int core_opts_check(const struct kvof_cache_opts *opts, char why[256])
 {
 	const struct bound bounds[] = {
 		{"block_tokens", "tokens", opts->block_tokens, 1, OPTIONS_BLOCK_TOKENS_MAX},
-		{"part_bytes", "bytes", opts->part_bytes, 4 * KiB, 64 * MiB},
-		{"dram_bytes", "bytes", opts->dram_bytes, 64 * KiB, 16 * TiB},
+		{"part_bytes", "bytes", opts->part_bytes, TIER_CUT_MIN + FRAME_BYTES,
+		 FRAME_CUT_MAX + FRAME_BYTES},
+		{"dram_bytes", "bytes", opts->dram_bytes, DRAM_BYTES_MIN, DRAM_BYTES_MAX},
 		{"deadline_ns", "ns", opts->deadline_ns, NS_PER_MS, OPTIONS_TIME_MAX},
 		{"lease_ns", "ns", opts->lease_ns, NS_PER_MS, OPTIONS_TIME_MAX},
 		{"queues", "queues", opts->queues, 1, HOST_QUEUES_MAX},

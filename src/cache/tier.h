@@ -25,6 +25,8 @@
 #define TIER_QUESTIONS_MAX 2               /* the same, for exists and delete */
 #define TIER_CUT_MIN (4 * KiB - FRAME_BYTES)
 #define TIER_BLOCK_BYTES_MAX (16 * GiB)
+#define DRAM_BYTES_MIN (64 * KiB)
+#define DRAM_BYTES_MAX (16 * TiB)
 
 struct tier;
 struct tier_op;

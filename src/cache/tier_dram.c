@@ -19,8 +19,6 @@
 #include "cache/tier.h"
 
 #define DRAM_MAGIC 0x6472616du
-#define DRAM_BYTES_MIN (64 * KiB)
-#define DRAM_BYTES_MAX (16 * TiB)
 #define DRAM_NONE UINT32_MAX
 
 struct dram_entry {
