@@ -61,6 +61,7 @@ struct opening {
 	uint8_t *record;                     /* scratch: the largest record */
 	uint8_t *tails;                      /* last block of each segment of the drive in hand */
 	uint64_t record_bytes;
+	uint32_t back;                       /* bit i: drive i was out of the set */
 };
 
 /* A segment as its header and footer tell. */
@@ -409,9 +410,14 @@ static int supers_write(struct opening *o)
 	struct store *st = o->st;
 
 	st->super_write_count++;
-	for (unsigned i = 0; i < st->drive_count; i++) {
-		int rc = st->drive[i].missing ? 0 : super_write(o, &st->drive[i]);
+	/* Who comes back first: before any other says that it is believed, its old data is dead. */
+	for (unsigned i = 0; i < 2 * st->drive_count; i++) {
+		struct drive *d = &st->drive[i % st->drive_count];
+		bool back = (o->back >> d->index & 1) != 0;
+		int rc = 0;
 
+		if (!d->missing && back == (i < st->drive_count))
+			rc = super_write(o, d);
 		if (rc != 0)
 			return rc;
 	}
@@ -813,12 +819,36 @@ static void set_fresh(struct opening *o)
 	}
 }
 
+/*
+ * An open counts `mount` up twice, on all drives before the second time: so those of one set differ
+ * by one at most, wherever an open was killed. A drive that is further behind was away (an older
+ * copy of it, put back), though the mask does not know: it is not believed. Opens that are killed
+ * again and again do not drift apart: the first step only brings up who is behind.
+ */
+static uint32_t trusted_of(const struct opening *o, uint32_t trusted, uint32_t mount, bool *behind)
+{
+	*behind = false;
+	for (unsigned i = 0; i < o->st->drive_count; i++) {
+		const struct fmt_super_info *s = &o->found[i].super;
+
+		if (o->found[i].missing || (trusted >> s->drive & 1) == 0)
+			continue;
+		if (s->mount + 1 < mount)
+			trusted &= ~(1u << s->drive);
+		else
+			*behind |= s->mount < mount;
+	}
+	return trusted;
+}
+
 /* Takes the identity of the set from the superblock of the highest epoch. */
 static void set_known(struct opening *o)
 {
 	struct store *st = o->st;
 	const struct fmt_super_info *truth = NULL;
 	uint32_t present = 0, trusted;
+	uint64_t dead_below;
+	bool behind;
 
 	for (unsigned i = 0; i < st->drive_count; i++) {
 		const struct fmt_super_info *s = &o->found[i].super;
@@ -839,8 +869,9 @@ static void set_known(struct opening *o)
 	must(truth != NULL);                         /* set_check() found one */
 	memcpy(st->uuid, truth->uuid, sizeof(st->uuid));
 	st->segment_bytes = truth->segment_bytes;
-	st->mount++;
-	trusted = truth->trusted;
+	dead_below = (uint64_t)(st->mount + 1) << 32;
+	trusted = trusted_of(o, truth->trusted, st->mount, &behind);
+	st->mount += !behind;
 	for (unsigned i = 0; i < st->drive_count; i++)
 		st->drive[i].failed = st->drive[i].missing = true;
 	for (unsigned i = 0; i < st->drive_count; i++) {
@@ -859,7 +890,8 @@ static void set_known(struct opening *o)
 		present |= 1u << f->super.drive;
 		d->generation_min = f->super.generation_min;
 		if ((trusted >> f->super.drive & 1) == 0) {
-			d->generation_min = (uint64_t)st->mount << 32;
+			d->generation_min = dead_below;
+			o->back |= 1u << f->super.drive;
 			log_warn("store drive %s: was out of the set; what it holds is not used",
 				 d->path);
 		}
@@ -906,15 +938,14 @@ static int store_recover(struct opening *o)
 	struct store *st = o->st;
 	int rc;
 
-	/* A format first says "made, never opened" everywhere: a crash in between is a format
-	 * again. */
-	rc = o->fresh ? supers_write(o) : 0;
-	if (rc == 0 && o->fresh)
-		st->mount = 1;
 	for (unsigned i = 0; i < st->drive_count && !o->fresh; i++) {
 		if (!st->drive[i].missing)
 			drive_shrink(o, &st->drive[i]);
 	}
+	/* A format first says "made, never opened" everywhere: a crash in between is a format
+	 * again. An open counts up in two steps, see trusted_of(). */
+	rc = supers_write(o);
+	st->mount++;
 	if (rc == 0)
 		rc = supers_write(o);
 	if (rc != 0)

@@ -9,6 +9,7 @@ and leaves no file and no byte changed.
 """
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -191,6 +192,39 @@ def drive_undo(d):
                           (d, ['a directory'])):
         refused(3 if words != ['a directory'] else 2, '--listen', 'tcp://127.0.0.1:0', '--drive', there,
                 '--drive', path + ',size=64MiB', '--drive', second, words=words, folder=d)
+
+
+@case('a drive put back from an older copy is not believed')
+def drive_old_copy(d):
+    paths = [os.path.join(d, name) for name in 'ab']
+    array = Array(KVOF, drives=[p + ',size=64MiB' for p in paths])
+    with Host(array.port) as h:
+        for i in range(60):
+            status_ok(h.io.store(b'copy%d' % i, b'old %d' % i * 1000))
+    assert array.stop()[0] == 0
+    shutil.copyfile(paths[1], paths[1] + '.old')
+    array = Array(KVOF, drives=paths)
+    with Host(array.port) as h:
+        for i in range(0, 40, 2):
+            status_ok(h.io.delete(b'copy%d' % i))
+            status_ok(h.io.store(b'copy%d' % (i + 1), b'new %d' % (i + 1) * 1000))
+    assert array.stop()[0] == 0
+    os.replace(paths[1] + '.old', paths[1])
+    for _ in range(2):
+        array = Array(KVOF, drives=paths)
+        there = 0
+        with Host(array.port) as h:
+            for i in range(60):
+                answer, data = h.io.retrieve(b'copy%d' % i, 10000)
+                if answer.status == (0, 0x87):
+                    continue
+                status_ok(answer)
+                there += 1
+                assert i >= 40 or i % 2 == 1, f'key {i} was deleted'
+                want = b'old %d' if i >= 40 else b'new %d'
+                assert data == want % i * 1000, f'key {i} has an old value'
+        assert 5 < there < 40, there           # those of the other drive
+        assert array.stop()[0] == 0
 
 
 @case('a port in use is refused before a drive is made')
