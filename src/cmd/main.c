@@ -16,7 +16,7 @@ struct cmd {
 };
 
 static const struct cmd cmds[] = {
-	{"serve", cmd_serve, "run an array: KV and block namespaces on drives, over NVMe/TCP"},
+	{"serve", cmd_serve, "run an array: a Key Value namespace on drives, over NVMe/TCP"},
 	{"put", cmd_put, "store a value under a key"},
 	{"get", cmd_get, "retrieve a value"},
 	{"exists", cmd_exists, "tell whether a key is there"},

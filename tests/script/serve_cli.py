@@ -485,6 +485,46 @@ def unreachable(d):
         assert time.monotonic() - begin < 5
 
 
+@case('fsck reads a stopped array, changes nothing, and finds one damaged byte')
+def fsck(d):
+    drive, value = os.path.join(d, 'drive'), os.path.join(d, 'value')
+    with open(value, 'wb') as f:
+        f.write(b'fsck looks at this ' * 1000)
+    array = Array(KVOF, drives=[drive + ',size=64MiB'])
+    assert kvof('put', f'tcp://127.0.0.1:{array.port}', 'text:a', value).returncode == 0
+    busy = kvof('fsck', '--drive', drive)
+    assert busy.returncode == 3 and drive in busy.stderr, busy
+    assert len(busy.stderr.strip().splitlines()) == 1, busy.stderr
+    array.stop()
+    with open(drive, 'rb') as f:
+        before = f.read()
+    good = kvof('fsck', '--json', '--drive', drive)
+    said = json.loads(good.stdout)
+    assert good.returncode == 0 and good.stderr == '', good
+    assert said['values'] == 1 and said['value_bytes'] == 19000, said
+    assert said['superblocks_bad'] + said['frames_bad'] + said['records_bad'] == 0, said
+    with open(drive, 'rb') as f:
+        assert f.read() == before, 'fsck has written'
+    with open(drive, 'r+b') as f:
+        at = before.find(b'fsck looks at this ') + 5000
+        f.seek(at)
+        f.write(bytes([before[at] ^ 1]))
+    bad = kvof('fsck', '--json', '--drive', drive)
+    assert bad.returncode == 3 and json.loads(bad.stdout)['records_bad'] == 1, bad
+
+
+@case('fsck refuses what it can not look at')
+def fsck_refused(d):
+    for args, code, word in ((['--drive', os.path.join(d, 'no')], 3, 'no'),
+                             (['--drive', os.path.join(d, 'no') + ',size=1MiB'], 3, 'no'),
+                             ([], 2, '--drive'), (['--drive'], 2, '--drive'),
+                             (['--drive', d], 3, d)):
+        got = kvof('fsck', *args)
+        assert got.returncode == code and got.stdout == '', (args, got)
+        assert len(got.stderr.strip().splitlines()) == 1 and word in got.stderr, (args, got)
+    assert os.listdir(d) == []
+
+
 def in_folder(run):
     with tempfile.TemporaryDirectory(prefix='kvof-cli-') as folder:
         return run(folder)
