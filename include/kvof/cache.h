@@ -11,7 +11,7 @@
  * never delivers other bytes as if they were good (a buffer whose load failed holds noise). Every
  * operation ends by its deadline.
  *
- * Limits (docs/limits.md): KVOF_BATCHES_MAX batches in flight, KVOF_BLOCKS_MAX blocks in flight or
+ * Limits (docs/cache.md): KVOF_BATCHES_MAX batches in flight, KVOF_BLOCKS_MAX blocks in flight or
  * with results not drained yet; more is refused with -EBUSY, never a stall. KVOF_IOV_MAX pieces a
  * block.
  *

@@ -13,7 +13,7 @@
  * right: a host that dies in the middle of a Store leaves nothing. Buffers are taken only when
  * sizes and the data descriptor have been checked.
  *
- * Choices where readings of the command set differ are in docs/errors.md. The target's loop.
+ * Choices where readings of the command set differ are in docs/target.md. The target's loop.
  */
 #include "target/core.h"
 
