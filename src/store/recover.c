@@ -329,11 +329,31 @@ static int geometry_choose(struct opening *o)
 	return 0;
 }
 
+/* A cap that the drives can't fill would be no cap; with drives missing it may be theirs, too. */
+static int cap_check(struct opening *o)
+{
+	struct store *st = o->st;
+	uint64_t bytes = 0;
+
+	for (unsigned i = 0; i < st->drive_count; i++) {
+		if (st->drive[i].missing)
+			return 0;
+		bytes += disk_info(st->drive[i].disk)->bytes;
+	}
+	if (st->opts.cap_bytes <= bytes)
+		return 0;
+	return fail(o, -EINVAL, "a size of %" PRIu64 " bytes is asked for, but the drives have %"
+		    PRIu64 "; leave it out to use all", st->opts.cap_bytes, bytes);
+}
+
 /* The cap is physical: segments past a drive's share are never written. */
 static int geometry_check(struct opening *o)
 {
 	struct store *st = o->st;
+	int rc = cap_check(o);
 
+	if (rc != 0)
+		return rc;
 	if (st->opts.segment_bytes != 0 && st->opts.segment_bytes != st->segment_bytes)
 		return fail(o, -EINVAL, "segments of %u bytes are asked for, but this store was "
 			    "made with %u; leave that out, or format", st->opts.segment_bytes,

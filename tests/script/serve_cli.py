@@ -70,6 +70,9 @@ def size_unit(d):
     refused(2, '--drive', 'mem,size=64', words=['--drive', 'unit'])
     refused(2, *MEM, '--value-bytes-max', '1TiB', words=['range'])
     refused(2, *MEM, '--kv', '99999999999999999999GiB', words=['--kv'])
+    refused(2, *MEM, '--kv', '65MiB', words=[str(65 << 20), str(64 << 20)])
+    array = Array(KVOF, '--kv', '64MiB', drives=['mem,size=64MiB'])
+    assert array.stop()[0] == 0
 
 
 @case('a drive with two sizes is refused')
