@@ -453,14 +453,26 @@ bool config_bool(const struct config *c, enum config_id id)
 	return on;
 }
 
+/* How help calls the value of a row; a flag has none. */
+static const char *value_name(const struct config_row *row)
+{
+	static const char *const names[] = {[SIZE] = "SIZE", [TIME] = "TIME", [COUNT] = "N",
+		[BOOL] = "", [NQN] = "NQN", [ADDRESS] = "ADDRESS", [DRIVE] = "DRIVE"};
+
+	return row->type == CHOICE ? row->choices : names[row->type];
+}
+
 void config_help(void)
 {
-	char name[NAME_BYTES];
+	char name[NAME_BYTES], head[80];
 
-	for (unsigned i = 0; i < CONFIG_COUNT; i++)
-		printf("  --%-16s %s%s%s%s\n", dashed(rows[i].name, name), rows[i].text,
+	for (unsigned i = 0; i < CONFIG_COUNT; i++) {
+		snprintf(head, sizeof(head), "--%s %s", dashed(rows[i].name, name),
+			 value_name(&rows[i]));
+		printf("  %-28s %s%s%s%s\n", head, rows[i].text,
 		       rows[i].standard[0] != '\0' ? " Default: " : "", rows[i].standard,
 		       rows[i].how == LIST ? " (may be repeated)" : "");
+	}
 }
 
 /* --- kvof config -------------------- */
@@ -508,10 +520,12 @@ static void print_text(const struct config *c)
 			printf("%s[%s]\n", i > 0 ? "\n" : "", rows[i].section);
 		section = rows[i].section;
 		if (v->count == 0)
-			printf("; %s =   (worked out)\n", dashed(rows[i].name, name));
+			printf("; %s =   (%s)\n", dashed(rows[i].name, name),
+			       strstr(rows[i].text, "Empty: ") != NULL ? "worked out" : "not set");
 		for (unsigned k = 0; k < v->count; k++)
-			printf("%s = %s   ; %s\n", dashed(rows[i].name, name), v->text[k],
-			       origin_name(c, v));
+			printf("%s%s = %s   ; %s%s\n", rows[i].how == ONCE_FLAG ? "; " : "",
+			       dashed(rows[i].name, name), v->text[k], origin_name(c, v),
+			       rows[i].how == ONCE_FLAG ? ", only possible as a flag" : "");
 	}
 }
 

@@ -482,8 +482,8 @@ static void serve_usage(void)
 	printf("usage: kvof serve [--config F] [options]\n\n"
 	       "Serves a Key Value namespace on drives over NVMe/TCP until SIGTERM. Prints one\n"
 	       "line when ready: ready tcp://ADDR:PORT NQN\n\n"
-	       "  --config FILE      INI file with these options as keys: kvof config --effective\n"
-	       "  --json             the ready line as JSON\n");
+	       "  --config FILE                INI file, as kvof config --effective prints it.\n"
+	       "  --json                       The ready line as JSON.\n");
 	config_help();
 }
 
