@@ -193,8 +193,14 @@ static int found_open(struct opening *o, struct found *f)
 		return 0;
 	}
 	if (rc == -ENOENT)
-		return fail(o, rc, "drive %s: missing; give size= to make it, or open degraded",
+		return fail(o, rc, opts.create_bytes != 0 ?
+			    "drive %s: can't be made: its folder does not exist" :
+			    "drive %s: missing; give size= to make it, or open degraded",
 			    path_of(f));
+	if (rc == -ENOSPC)
+		return fail(o, rc, "drive %s: its file system has no space for the %" PRIu64
+			    " bytes of size=, which are taken at once", path_of(f),
+			    opts.create_bytes);
 	if (rc == -EBUSY)
 		return fail(o, rc, "drive %s: in use by another process", path_of(f));
 	if (rc == -EINVAL)
