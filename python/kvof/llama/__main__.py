@@ -164,6 +164,7 @@ def main(argv: List[str], worker: List[str] = ()) -> int:
     table = report.rows(outcomes)
     print()
     print(report.text_table(table))
+    print(report.LEGEND)
     print(report.sentence(table))
     report.write_json(args.json, table)
     if args.full:

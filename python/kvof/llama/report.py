@@ -110,6 +110,14 @@ def cells(table: List[Row], r: Row) -> List[str]:
             mib(r.least("device_read_bytes")) if array else "", "yes" if r.exact else "not exact"]
 
 
+LEGEND = """\
+recompute: all of the prefix is decoded; array: restored over NVMe/TCP; ram: from a copy in the
+process. first token: median time from token ids in hand, with the parts match (asking what is
+there), wait (no block to hand over yet; verify goes on beside it), hand over (into llama.cpp) and
+suffix (decoding the last tokens); least..most (repeats). exact: logits and tokens are equal.
+"""
+
+
 def text_table(table: List[Row]) -> str:
     """The table for a terminal; one block a model."""
     out = []
