@@ -71,6 +71,18 @@ static bool is_any(const char *host)
 	return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&v6);
 }
 
+/* Port 0 is another port each time. */
+static bool listen_before(const struct serve *s, unsigned i)
+{
+	const struct sock_addr *a = &s->listen[i];
+
+	for (unsigned k = 0; k < i; k++)
+		if (a->port != 0 && s->listen[k].port == a->port &&
+		    strcmp(s->listen[k].host, a->host) == 0)
+			return true;
+	return false;
+}
+
 static int check_listen(struct serve *s)
 {
 	const struct config_value *v = &s->config.value[CONFIG_listen];
@@ -93,6 +105,10 @@ static int check_listen(struct serve *s)
 		if (!is_loopback(a->host) && s->config.value[CONFIG_allow_host].count == 0) {
 			cmd_error("serve", "--listen %s: not loopback: name the hosts that may "
 				  "connect with --allow-host NQN", v->text[i]);
+			return CMD_USAGE;
+		}
+		if (listen_before(s, i)) {
+			cmd_error("serve", "--listen %s: given twice", v->text[i]);
 			return CMD_USAGE;
 		}
 	}
@@ -423,7 +439,6 @@ static int open_signals(struct serve *s)
 {
 	sigset_t set;
 
-	signal(SIGPIPE, SIG_IGN);
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);
@@ -496,6 +511,7 @@ int cmd_serve(int argc, char **argv)
 	if (s == NULL)
 		return CMD_FAILED;
 	s->signal_fd = -1;
+	signal(SIGPIPE, SIG_IGN);              /* who reads our lines may leave before us */
 	if (config_load(argc, argv, &s->config, why) != 0) {
 		cmd_error("serve", "%s", why);
 		free(s);

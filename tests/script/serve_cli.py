@@ -251,6 +251,15 @@ def address(d):
             'nqn.2026-11.io.kvof:h', words=['192.0.2.7'])
 
 
+@case('an address given twice is refused before a drive is made')
+def address_twice(d):
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        at = f'tcp://127.0.0.1:{s.getsockname()[1]}'
+    refused(2, '--listen', at, '--listen', at, '--drive', os.path.join(d, 'new') + ',size=64MiB',
+            words=[at, 'twice'], folder=d)
+
+
 @case('an address beyond loopback needs --allow-host')
 def beyond_loopback(d):
     refused(2, '--listen', 'tcp://0.0.0.0:0', '--drive', 'mem,size=64MiB', words=['--allow-host'])
@@ -422,6 +431,21 @@ def last_drive(d):
     got = kvof('put', target, 'text:new', KVOF)
     assert got.returncode == 3 and len(got.stderr.strip().splitlines()) == 1, got
     assert array.stop()[0] == 0
+
+
+@case('an array outlives whoever reads its lines')
+def reader_gone(d):
+    proc = subprocess.Popen([KVOF, 'serve', *MEM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    proc.stderr.close()
+    target = proc.stdout.readline().split()[1]
+    proc.stdout.close()
+    try:
+        with socket.create_connection(('127.0.0.1', int(target.rsplit(':', 1)[1]))) as s:
+            s.sendall(b'rubbish' * 100)
+        assert kvof('put', target, 'text:a', KVOF).returncode == 0
+    finally:
+        proc.send_signal(signal.SIGTERM)
+        assert proc.wait(6) == 0
 
 
 @case('a closed standard descriptor never becomes a drive')
