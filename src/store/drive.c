@@ -361,9 +361,11 @@ static void give_up(struct drive *d)
 	while ((link = list_pop_front(&d->op_wait)) != NULL)
 		list_push_back(&ops, link);
 	d->queued_bytes = 0;
-	if (d->evict_state != EVICT_IDLE)
+	if (d->evict_state != EVICT_IDLE) {
+		must(st->evictions > 0);
 		st->evictions--;
-	d->evict_state = EVICT_IDLE;
+		evict_go(d, EVICT_IDLE);
+	}
 	store_mark(st);
 	flushes_abandon(d, &d->flush_next);
 	flushes_abandon(d, &d->flush_running);

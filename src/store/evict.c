@@ -53,6 +53,26 @@ static uint32_t victim_find(const struct drive *d)
 	return oldest;
 }
 
+/* bit n set: may go to state n; a drive that is given up goes back to IDLE from anywhere. */
+static const uint8_t evict_next[] = {
+	[EVICT_IDLE] = 1u << EVICT_READ | 1u << EVICT_DRAIN,
+	[EVICT_READ] = 1u << EVICT_DRAIN | 1u << EVICT_IDLE,
+	[EVICT_DRAIN] = 1u << EVICT_ERASE | 1u << EVICT_IDLE,
+	[EVICT_ERASE] = 1u << EVICT_FLUSH | 1u << EVICT_IDLE,
+	[EVICT_FLUSH] = 1u << EVICT_ERASE | 1u << EVICT_IDLE,
+};
+
+/* The only writer of d->evict_state. */
+void evict_go(struct drive *d, enum evict_state to)
+{
+	must(d->evict_state < ARRAY_COUNT(evict_next) && evict_next[d->evict_state] & 1u << to);
+	if (to != EVICT_IDLE)
+		must(!d->failed && d->segment[d->evict_segment].state == SEGMENT_EVICTING);
+	if (to == EVICT_ERASE || to == EVICT_FLUSH)
+		must(!d->evict_io_busy && d->segment[d->evict_segment].live_count == 0);
+	d->evict_state = (uint8_t)to;
+}
+
 /* False: waiting for a free segment is in vain as things are. */
 bool evict_possible(const struct drive *d)
 {
@@ -174,7 +194,7 @@ static void victim_drop(struct drive *d, int res)
 	if (seg->live_count > 0)
 		victim_sweep(d);
 	must(seg->live_count == 0);
-	d->evict_state = EVICT_DRAIN;
+	evict_go(d, EVICT_DRAIN);
 }
 
 /* --- steps -------------------- */
@@ -193,10 +213,10 @@ static void victim_start(struct drive *d, uint32_t victim)
 	d->evict_forced = false;
 	d->st->evictions++;
 	if (seg->live_count == 0) {
-		d->evict_state = EVICT_DRAIN;
+		evict_go(d, EVICT_DRAIN);
 		return;
 	}
-	d->evict_state = EVICT_READ;
+	evict_go(d, EVICT_READ);
 	at = place_of(d, d->segment_blocks);
 	io_submit(d, false, at.block - (bytes >> FMT_BLOCK_SHIFT), bytes);
 }
@@ -234,7 +254,7 @@ static void evict_end(struct drive *d, bool good)
 	struct segment *seg = &d->segment[d->evict_segment];
 
 	must(d->st->evictions > 0 && seg->state == SEGMENT_EVICTING);
-	d->evict_state = EVICT_IDLE;
+	evict_go(d, EVICT_IDLE);
 	d->st->evictions--;
 	if (good) {
 		evict_free(d, d->evict_segment);
@@ -298,7 +318,7 @@ static void evict_flushed(struct flush_wait *w, int res)
 		return;
 	must(d->evict_state == EVICT_FLUSH);
 	if (res != 0) {
-		d->evict_state = EVICT_ERASE;
+		evict_go(d, EVICT_ERASE);
 		d->evict_step = 0;
 		return;
 	}
@@ -342,7 +362,7 @@ void evict_pump(struct drive *d)
 		victim_start(d, victim);
 	}
 	if (d->evict_state == EVICT_DRAIN && d->segment[d->evict_segment].reader_count == 0) {
-		d->evict_state = EVICT_ERASE;
+		evict_go(d, EVICT_ERASE);
 		d->evict_step = 0;
 	}
 	if (d->evict_state != EVICT_ERASE || d->evict_io_busy)
@@ -351,7 +371,7 @@ void evict_pump(struct drive *d)
 		erase_step(d);
 		return;
 	}
-	d->evict_state = EVICT_FLUSH;
+	evict_go(d, EVICT_FLUSH);
 	d->evict_flush.done = evict_flushed;
 	drive_flush(d, &d->evict_flush);
 }

@@ -354,6 +354,7 @@ void segment_footer_build(struct seg_log *log, uint32_t entries, uint32_t blocks
 			  enum fmt_segment_state state, uint8_t *out);
 
 /* evict.c */
+void evict_go(struct drive *d, enum evict_state to);
 void evict_pump(struct drive *d);
 bool evict_possible(const struct drive *d);
 void evict_free(struct drive *d, uint32_t segment_index);
