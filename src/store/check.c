@@ -32,8 +32,8 @@ struct checker {
 
 __attribute__((format(printf, 2, 3))) static void tell(struct checker *c, const char *format, ...)
 {
-	char line[256];
-	int n = snprintf(line, sizeof(line), "drive %s: ", c->path);
+	char line[512];
+	int n = snprintf(line, sizeof(line), "drive %.300s: ", c->path);
 	va_list args;
 
 	must(n > 0 && (size_t)n < sizeof(line));

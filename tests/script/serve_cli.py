@@ -543,7 +543,9 @@ def fsck(d):
 
 @case('fsck refuses what it can not look at')
 def fsck_refused(d):
+    longest = os.path.join(d, 'y' * (254 - len(d)))            # 255 bytes, the most that is taken
     for args, code, word in ((['--drive', os.path.join(d, 'no')], 3, 'no'),
+                             (['--drive', longest], 3, 'y' * 100),
                              (['--drive', os.path.join(d, 'no') + ',size=1MiB'], 3, 'no'),
                              ([], 2, '--drive'), (['--drive'], 2, '--drive'),
                              (['--drive', d], 3, d)):
