@@ -190,7 +190,9 @@ class Page(unittest.TestCase):
     def test_fewer_bytes_at_the_drives_than_the_kv_has_fail_the_run(self):
         self.runs[3]["device_read_bytes"] = 999
         self.assertIn("did not come from the drives", report.problems(page(*self.runs))[0])
-        self.runs[3]["device_read_bytes"] = None
+        self.runs[3].update(device_read_bytes=1000, kernel_read_bytes=999)
+        self.assertIn("did not come from the drives", report.problems(page(*self.runs))[0])
+        self.runs[3].update(device_read_bytes=None)
         self.assertIn("did not tell", report.problems(page(*self.runs))[0])
 
     def test_a_partly_recomputed_restore_fails_the_run_and_names_the_reason(self):

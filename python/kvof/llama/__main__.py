@@ -131,7 +131,9 @@ def about(args: argparse.Namespace, outcomes: List[Dict], coldness: str) -> List
         f"Machine: {cpu}, {os.cpu_count()} cores, Linux {os.uname().release}; engine: "
         f"{o['identity']['engine'].split(' sha256')[0]}, {args.threads} threads, "
         f"{o['identity']['flags']}; {args.repeats} repeats of each arm, alternating.",
-        f"Array: `kvof serve` on loopback TCP, four drives that are files; {coldness}.",
+        f"Array: `kvof serve` on loopback TCP, four drives that are files; {coldness}. Bytes read "
+        "at the drives are the array's own count; the kernel's (`/proc/PID/io`) must reach the "
+        "KV's bytes as well.",
         "Clock: from token ids in hand to the first token; model loaded and connection open in all "
         "arms; nothing is hinted at or fetched before. First token: the median; behind it the "
         "least, the most and the number of repeats; parts of the time are medians too.",

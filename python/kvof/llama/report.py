@@ -83,12 +83,13 @@ def problems(table: List[Row]) -> List[str]:
             out.append(f"{where}: a part was recomputed ({', '.join(why)}), so its time is not a "
                        "restore's")
         for run in r.runs:
-            read, kv = run["device_read_bytes"], run["kv_bytes"]
+            read, kernel, kv = (run[k] for k in ("device_read_bytes", "kernel_read_bytes",
+                                                 "kv_bytes"))
             if read is None:
                 out.append(f"{where}: the array did not tell what its drives read")
-            elif read < kv:
-                out.append(f"{where}: drives read {read:,} bytes, the KV has {kv:,}: some of it "
-                           "did not come from the drives")
+            elif min(read, read if kernel is None else kernel) < kv:
+                out.append(f"{where}: drives read {read:,} bytes (by the kernel's account "
+                           f"{kernel}), the KV has {kv:,}: some of it did not come from the drives")
     return list(dict.fromkeys(out))
 
 
