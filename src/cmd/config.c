@@ -311,8 +311,11 @@ static int file_check(FILE *f, const char *path, char why[512])
 		snprintf(why, 512, "config file %.300s: %s", path, strerror(errno));
 		return -EINVAL;
 	}
-	rewind(f);
-	return 0;
+	if (fseek(f, 0, SEEK_SET) == 0)
+		return 0;
+	snprintf(why, 512, "config file %.300s: %s; it is read twice, so it can't be a pipe", path,
+		 strerror(errno));
+	return -EINVAL;
 }
 
 static int file_read(struct config *c, const char *path, char why[512])
@@ -397,7 +400,7 @@ int config_load(int argc, char **argv, struct config *out, char why[512])
 	for (int i = 1; rc == 0 && i < argc; i++) {
 		if (strcmp(argv[i], "--json") == 0)
 			out->json = true;
-		else if (strcmp(argv[i], "--help") == 0)
+		else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
 			out->help = true;
 		else if (strcmp(argv[i], "--effective") == 0)
 			out->effective = true;

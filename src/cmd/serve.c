@@ -27,6 +27,7 @@
 #include "base/must.h"
 #include "cmd/cmd.h"
 #include "cmd/config.h"
+#include "nvme/fabrics.h"
 #include "target/target.h"
 
 #define DRAIN_NS (2 * NS_PER_S)
@@ -165,6 +166,11 @@ static int check_options(struct serve *s)
 	if (config_is_set(c, CONFIG_kv) && config_number(c, CONFIG_kv) == 0) {
 		cmd_error("serve", "--kv 0: then there is nothing to serve (block namespaces are "
 			  "not in this version)");
+		return CMD_USAGE;
+	}
+	if (strcmp(config_text(c, CONFIG_subsystem), NV_DISCOVERY_NQN) == 0) {
+		cmd_error("serve", "--subsystem %s: the name of Discovery; choose another",
+			  config_text(c, CONFIG_subsystem));
 		return CMD_USAGE;
 	}
 	if (c->value[CONFIG_allow_host].count > TARGET_HOSTS) {

@@ -381,7 +381,7 @@ def run(b):
 
 @case('help and version go to standard output with 0')
 def run(b):
-    for words in (('--help',), ('help',), ('help', 'put'), ('put', '--help'), ('get', '-h'),
+    for words in (('--help',), ('help',), ('help', 'put'), ('put', '--help'), ('get', '-h'), ('serve', '-h'),
                   ('exists', '--help'), ('rm', '--help'), ('ls', '--help'), ('stat', '--help'),
                   ('discover', '--help'), ('bench', '--help'), ('bench', 'fabric', '--help'),
                   ('serve', '--help'), ('config', '--help'), ('--version',)):

@@ -274,6 +274,12 @@ def nqn(d):
         refused(2, *MEM, '--allow-host', name, words=['--allow-host'])
 
 
+@case('the name of Discovery is refused before a drive is made')
+def discovery_name(d):
+    refused(2, '--listen', 'tcp://127.0.0.1:0', '--drive', os.path.join(d, 'new') + ',size=64MiB',
+            '--subsystem', DISCOVERY, words=['--subsystem', DISCOVERY], folder=d)
+
+
 @case('what is not in this version says so')
 def not_yet(d):
     refused(2, *MEM, '--block', '1GiB', words=['--block', 'not in this version'])
@@ -300,6 +306,9 @@ def file_key(d):
         f.write('[array]\ndrive = ' + 'x' * 500 + '\n')
     refused(2, '--config', path, words=[path + ':2', 'long'])
     refused(2, '--config', os.path.join(d, 'nowhere'), words=['nowhere'])
+    got = subprocess.run([KVOF, 'serve', '--config', '/dev/stdin'], input='[array]\nkv = 1GiB\n',
+                         capture_output=True, text=True, timeout=10)
+    assert got.returncode == 2 and 'pipe' in got.stderr, got
     refused(2, '--config', d, words=[d])
 
 
