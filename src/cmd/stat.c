@@ -197,6 +197,8 @@ static int discover_print(const struct host_discover *d, bool json)
 			       e->subtype == NV_SUBTYPE_NVM ? "" : "  ",
 			       e->subtype == NV_SUBTYPE_NVM ? "" : type);
 	}
+	if (d->count == 0)
+		cmd_error("discover", "nothing is offered; is this host on the array's list?");
 	if (d->left_out > 0)
 		cmd_error("discover", "%u entries could not be used", d->left_out);
 	return json ? cmd_json_print("discover", array, CMD_DONE) :

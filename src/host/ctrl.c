@@ -155,9 +155,10 @@ static void host_attach(struct host *h)
 static void host_discovered(struct host_discover *d, int res)
 {
 	struct host *h = d->arg;
+	char text[256], self[NV_NQN_BYTES_MAX + 1];
 	const char *nqn = NULL;
 	unsigned count = 0;
-	char text[256];
+	uint8_t id[16];
 
 	h->discover_out = false;
 	if (h->closing) {
@@ -180,13 +181,16 @@ static void host_discovered(struct host_discover *d, int res)
 		host_attach(h);
 		return;
 	}
-	if (count == 0)
-		snprintf(text, sizeof(text), "%s port %u: Discovery lists no subsystem",
-			 h->opts.addr.host, h->opts.addr.port);
-	else
+	if (count == 0) {
+		host_names_fill(&h->opts, self, id);
+		snprintf(text, sizeof(text), "%s port %u: no subsystem is offered; is this "
+			 "host on the array's list? It is %.120s", h->opts.addr.host,
+			 h->opts.addr.port, self);
+	} else {
 		snprintf(text, sizeof(text), "%s port %u: Discovery lists %u subsystems; name one "
 			 "in the target, as in tcp://ADDR:PORT/NQN", h->opts.addr.host,
 			 h->opts.addr.port, count);
+	}
 	host_down(h, -ENOENT, text);
 }
 

@@ -398,6 +398,8 @@ def run(b):
     try:
         target = f'tcp://127.0.0.1:{array.port}/{array.nqn}'
         says(b.run('exists', target, 'text:a'), 3, 'not allowed')
+        says(b.run('stat', f'tcp://127.0.0.1:{array.port}', '--host-nqn', 'nqn.2026-11.io.kvof:bad'),
+             3, 'It is nqn.2026-11.io.kvof:bad')
         says(b.run('rm', target, 'text:a', '--host-nqn', 'nqn.2026-11.io.kvof:good'), 1)
     finally:
         array.stop()
