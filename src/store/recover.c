@@ -926,6 +926,24 @@ static void set_known(struct opening *o)
 	st->trusted = present;
 }
 
+/* The kernel would promise it all the same, and end this program, or another, once it is used. */
+static int memory_check(struct opening *o, uint64_t buffers)
+{
+	struct store *st = o->st;
+	long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+	uint64_t has = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
+	uint64_t index = (uint64_t)keys_max(st) * INDEX_KEY_BYTES_MAX, memory = 0;
+
+	for (unsigned i = 0; i < st->drive_count; i++)
+		if (!st->drive[i].missing && disk_info(st->drive[i].disk)->memory)
+			memory += disk_info(st->drive[i].disk)->bytes;
+	if (buffers + index + memory <= has)
+		return 0;
+	return fail(o, -ENOMEM, "memory: this machine has %" PRIu64 " MiB, but value buffers take %"
+		    PRIu64 ", an index of %u keys %" PRIu64 ", drives in memory %" PRIu64,
+		    has / MiB, buffers / MiB, keys_max(st), index / MiB, memory / MiB);
+}
+
 static int store_init(struct opening *o)
 {
 	struct store *st = o->st;
@@ -945,6 +963,9 @@ static int store_init(struct opening *o)
 		return rc;
 	if (buffers < 4 * o->record_bytes)
 		buffers = 4 * o->record_bytes;
+	rc = memory_check(o, buffers);
+	if (rc != 0)
+		return rc;
 	rc = buf_pool_open(&st->pool, st->loop, buffers);
 	if (rc == 0)
 		rc = index_open(keys_max(st), &st->index);

@@ -123,6 +123,18 @@ def drive_ineffective(d):
     assert array.stop()[0] == 0
 
 
+@case('more memory than the machine has is refused, not promised')
+def memory(d):
+    has = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+    path = os.path.join(d, 'new')
+    refused(3, '--listen', 'tcp://127.0.0.1:0', '--drive', f'mem,size={(has >> 20) + 64}MiB',
+            words=['memory', str(has >> 20)])
+    if has < 48 << 31:
+        refused(3, '--listen', 'tcp://127.0.0.1:0', '--drive', path + ',size=64MiB', '--index-keys',
+                str(1 << 31), words=['index', str(1 << 31)], folder=d)
+    refused(2, *MEM, '--index-keys', str((1 << 31) + 1), words=['range'])
+
+
 @case('a drive that is too small is refused and not made')
 def drive_small(d):
     path = os.path.join(d, 'small')
