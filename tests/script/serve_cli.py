@@ -449,7 +449,7 @@ def last_drive(d):
             break
         assert time.monotonic() < until
     assert kvof('exists', target, 'text:lost1').returncode == 1
-    got = kvof('put', target, 'text:new', KVOF)
+    got = kvof('put', target, 'text:new', __file__)
     assert got.returncode == 3 and len(got.stderr.strip().splitlines()) == 1, got
     assert array.stop()[0] == 0
 
@@ -463,7 +463,7 @@ def reader_gone(d):
     try:
         with socket.create_connection(('127.0.0.1', int(target.rsplit(':', 1)[1]))) as s:
             s.sendall(b'rubbish' * 100)
-        assert kvof('put', target, 'text:a', KVOF).returncode == 0
+        assert kvof('put', target, 'text:a', __file__).returncode == 0
     finally:
         proc.send_signal(signal.SIGTERM)
         assert proc.wait(6) == 0
