@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Dict, List
 
 from . import report
-from .array import Array, ArrayError
+from .array import Array, ArrayError, end_with_parent
 from .engine import find_model
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -93,7 +93,8 @@ class Session:
         # llama.cpp's threads wait for each other asleep rather than spinning: the same bytes, as
         # fast on a quiet machine, and not many times slower on one that does other work too.
         env.setdefault("OMP_WAIT_POLICY", "passive")
-        done = subprocess.run(self.worker + [what, str(spec)], stdin=subprocess.DEVNULL, env=env)
+        done = subprocess.run(self.worker + [what, str(spec)], stdin=subprocess.DEVNULL, env=env,
+                              preexec_fn=end_with_parent)
         if done.returncode != 0 or not outcome.exists():
             raise ArrayError(f"the {what} process failed with exit code {done.returncode}; "
                              f"the array's last words: {self.array.last_words()}")
