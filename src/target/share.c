@@ -3,7 +3,7 @@
  * Fair use of a namespace's buffers. A buffer that waits for a host's data (R2T) is the one thing
  * that a host can hold without doing anything, so:
  *
- *  - a controller holds at most pool / controllers, but always one request whatever its size;
+ *  - a controller holds at most pool / (controllers + 1), but always one request whatever its size;
  *  - one that has not yet sent what it promised ("unproven") holds one such buffer at a time, and
  *    all unproven controllers together half of the pool;
  *  - data that came in the capsule is here already and waits for nothing but the store's own queue.

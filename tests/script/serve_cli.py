@@ -18,7 +18,7 @@ import tempfile
 import time
 
 from cases import case, run_all
-from nvmetcp import DISCOVERY, Array, Host, l2, status_ok
+from nvmetcp import DISCOVERY, Array, Host, kv, l2, sgl, status_ok
 
 KVOF = sys.argv[1]
 
@@ -451,6 +451,27 @@ def last_drive(d):
     assert kvof('exists', target, 'text:lost1').returncode == 1
     got = kvof('put', target, 'text:new', __file__)
     assert got.returncode == 3 and len(got.stderr.strip().splitlines()) == 1, got
+    assert array.stop()[0] == 0
+
+
+@case('a host that stops reading does not stop the others')
+def stuck_reader(d):
+    array = Array(KVOF, drives=['mem,size=256MiB'])
+    value = os.urandom(8 << 20)
+    with Host(array.port) as h:
+        status_ok(h.io.store(b'large', value))
+        status_ok(h.io.store(b'small', b'x' * 1000))
+    with Host(array.port) as stuck:
+        for _ in range(12):
+            stuck.io.send(stuck.io.capsule(kv(2, stuck.io.next_cid(), b'large', len(value),
+                                              dptr=sgl(0x5A, len(value)))))
+        stuck.io.recv()
+        for key, size in ((b'small', 1000), (b'large', len(value))):
+            with Host(array.port) as h:        # answered within the 2 s of its timeout
+                answer, data = h.io.retrieve(key, size)
+                status_ok(answer)
+                assert len(data) == size
+                status_ok(h.io.store(b'more', value))
     assert array.stop()[0] == 0
 
 
