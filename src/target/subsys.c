@@ -190,9 +190,9 @@ void subsys_health_look(struct subsys *s)
 
 /*
  * A host that asks for buffers and then moves no data ("R2T hoard"), or takes none off its
- * connection, holds its share and no more: the shares add up to less than the pool, so that one that
- * is alone leaves room for the next. One request is admitted whatever its size when the controller
- * holds nothing, so that a small share still moves the largest value.
+ * connection, holds its share and no more: the shares add up to less than the pool, so that one
+ * that is alone leaves room for the next. One request is admitted whatever its size when the
+ * controller holds nothing, so that a small share still moves the largest value.
  */
 uint64_t subsys_share_bytes(const struct subsys *s, const struct ns *ns)
 {
