@@ -124,6 +124,8 @@ class Engine:
         llama.llama_backend_init()
         mp = llama.llama_model_default_params()
         mp.n_gpu_layers = 0
+        # Loaded means in memory: mapped weights may be dropped and read again on somebody's clock.
+        mp.use_mmap = False
         self.model = llama.llama_model_load_from_file(str(self.path).encode(), mp)
         if not self.model:
             raise EngineError(f"{self.path}: llama.cpp can't load this model")
