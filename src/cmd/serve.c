@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `kvof serve`: opens the drives, one KV namespace over them, and serves it until SIGTERM or
- * SIGINT.
+ * `kvof serve`: opens the drives, one KV namespace over them, and serves it until SIGTERM, SIGINT
+ * or SIGHUP.
  *
  *	options ─ checked ─ loop ─ store ─ target ─ listeners ─ "ready" ─ loop_run
  *	signal  ─ target_close (commands end, at most 2 s) ─ store_close (seals, marks clean) ─ exit
@@ -443,11 +443,14 @@ static void signal_came(struct loop_op *op, int res)
 
 static int open_signals(struct serve *s)
 {
+	struct sigaction hangup;
 	sigset_t set;
 
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);
+	if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+		sigaddset(&set, SIGHUP);       /* a terminal that closes; ignored under nohup */
 	if (sigprocmask(SIG_BLOCK, &set, NULL) != 0)
 		return CMD_FAILED;
 	s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);

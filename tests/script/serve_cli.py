@@ -430,6 +430,21 @@ def restart(d):
         assert array.stop()[0] == 0
 
 
+@case('SIGHUP stops an array cleanly, and is ignored under nohup')
+def hangup(d):
+    for ignored in (False, True):
+        proc = subprocess.Popen([KVOF, 'serve', *MEM], stdout=subprocess.PIPE,
+                                stderr=subprocess.DEVNULL, text=True,
+                                preexec_fn=lambda: signal.signal(
+                                    signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL))
+        target = proc.stdout.readline().split()[1]
+        proc.send_signal(signal.SIGHUP)
+        if ignored:
+            assert kvof('stat', target).returncode == 0
+            proc.send_signal(signal.SIGTERM)
+        assert proc.wait(6) == 0
+
+
 @case('with its last drive lost an array can still be asked what has failed')
 def last_drive(d):
     path = os.path.join(d, 'lost')
