@@ -67,6 +67,8 @@ struct kvof_cache_opts {
 					 * the domains in use of this model all differ from ours */
 	uint32_t digests;               /* bit 0 header, bit 1 data digests on the wire */
 	uint64_t lease_ns;              /* 5 s: how long DRAM keeps what match found */
+	const char *host_nqn;           /* name of this host for the array's allow-list; NULL: made
+					 * from the machine's id */
 };
 
 enum kvof_reason {

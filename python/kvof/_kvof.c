@@ -517,11 +517,11 @@ static int door_init(PyObject *self, PyObject *args, PyObject *kw)
 		PyErr_SetString(PyExc_RuntimeError, "the cache is open already");
 		return -1;
 	}
-	if (!PyArg_ParseTuple(args, "zO!sO&O&O&O&O&O&O&pO&", &target, &PyList_Type, &fields,
+	if (!PyArg_ParseTuple(args, "zO!sO&O&O&O&O&O&O&pO&z", &target, &PyList_Type, &fields,
 			      &model_id, u32_from, &opts.block_tokens, u32_from, &opts.part_bytes,
 			      u64_from, &opts.dram_bytes, u64_from, &opts.deadline_ns, u64_from,
 			      &opts.lease_ns, u32_from, &opts.queues, u32_from, &opts.depth,
-			      &strict, u32_from, &opts.digests))
+			      &strict, u32_from, &opts.digests, &opts.host_nqn))
 		return -1;
 	if (fields_from(fields, field, &opts.field_count) != 0)
 		return -1;

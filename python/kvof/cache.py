@@ -63,6 +63,7 @@ class Cache(_kvof.Cache):
                      this model only with another identity, or is out of reach. Otherwise a
                      RuntimeWarning says so
     ``digests``      bit 0 header, bit 1 data digests on the wire
+    ``host_nqn``     name of this host for the array's allow-list; default: made from the machine's id
 
     Any thread may call. Errors are OSError with errno: ``EBUSY`` too much in flight, ``ESHUTDOWN``
     (BrokenPipeError) closed, or in a forked child. A block that is not delivered is no error but a
@@ -73,14 +74,14 @@ class Cache(_kvof.Cache):
                  model_id: Optional[str] = None, block_tokens: int = 256,
                  part_bytes: int = 4 << 20, dram_bytes: int = 0, deadline_s: float = 2.0,
                  queues: int = 4, depth: int = 32, strict: bool = True, digests: int = 0,
-                 lease_s: float = 5.0):
+                 lease_s: float = 5.0, host_nqn: Optional[str] = None):
         if model_id is None:
             model_id = model.get("model_id") or model.get("model")
         if not model_id:
             raise ValueError("model_id is missing, and model has no field 'model_id' or 'model'")
         super().__init__(target, [(str(k), str(v)) for k, v in model.items()], model_id,
                          block_tokens, part_bytes, dram_bytes, _ns(deadline_s), _ns(lease_s),
-                         queues, depth, strict, digests)
+                         queues, depth, strict, digests, host_nqn)
 
     def __enter__(self) -> "Cache":
         return self

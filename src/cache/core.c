@@ -580,6 +580,8 @@ static int remote_make(struct core *core, const struct core_opts *opts, char why
 	};
 	int rc = host_target_parse(c->target, &host, why);
 
+	if (c->host_nqn != NULL)
+		snprintf(host.hostnqn, sizeof(host.hostnqn), "%s", c->host_nqn);
 	if (rc == 0)
 		rc = prefix_open(&core->known);
 	if (rc == 0)

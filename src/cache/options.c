@@ -84,6 +84,11 @@ int core_opts_check(const struct kvof_cache_opts *opts, char why[256])
 		snprintf(why, 256, "there is no tier: give a target, or dram_bytes, or both");
 		return -EINVAL;
 	}
+	if (opts->host_nqn != NULL && strlen(opts->host_nqn) > NV_NQN_BYTES_MAX) {
+		snprintf(why, 256, "host_nqn has %zu bytes, it can have %d", strlen(opts->host_nqn),
+			 NV_NQN_BYTES_MAX);
+		return -EINVAL;
+	}
 	if (opts->digests > 3 || opts->strict > 1) {
 		snprintf(why, 256, "%s is %u, it can be 0 to %u", opts->strict > 1 ? "strict" :
 			 "digests", opts->strict > 1 ? opts->strict : opts->digests,

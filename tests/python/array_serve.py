@@ -14,7 +14,8 @@ PROGRAM = Path(os.environ["KVOF_BUILD"]) / "kvof"
 
 
 class Array:
-    def __init__(self, drives: int = 2):
+    def __init__(self, drives: int = 2, options: tuple = ()):
+        self.options = list(options)
         self.folder = Path(tempfile.mkdtemp(prefix="kvof-python-"))
         self.drives = [self.folder / f"d{i}" for i in range(drives)]
         self.process = None
@@ -22,7 +23,7 @@ class Array:
         self.start("tcp://127.0.0.1:0")
 
     def start(self, listen: str) -> None:
-        args = [str(PROGRAM), "serve", "--listen", listen]
+        args = [str(PROGRAM), "serve", "--listen", listen, *self.options]
         for drive in self.drives:
             args += ["--drive", f"{drive},size=256MiB"]
         self.process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

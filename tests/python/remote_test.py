@@ -41,6 +41,20 @@ class Remote(unittest.TestCase):
             self.assertEqual({(r.reason, r.tier) for r in results}, {("ok", "remote")})
             self.assertEqual([bytes(r) for r in rooms], values)
 
+    def test_a_host_is_let_in_by_its_name_on_the_allow_list(self):
+        name = "nqn.2026-11.io.kvof:engine"
+        array = Array(options=("--allow-host", name))
+        self.addCleanup(array.stop)
+        self.array = array
+        c = self.cache(host_nqn=name)
+        keys = c.keys(range(4))
+        self.assertEqual(c.write(keys, [b"mine"])[0].reason, "ok")
+        for other, error in ((None, OSError), ("nqn.2026-11.io.kvof:other", OSError),
+                             ("engine", ValueError), ("nqn." + "x" * 300, ValueError)):
+            with self.assertRaises((error, Refused)) as e:
+                self.cache(host_nqn=other, deadline_s=1.0)
+            self.assertNotEqual(str(e.exception), "")
+
     def test_two_hosts_share_one_namespace_and_store_a_common_head_once(self):
         a, b = self.cache(), self.cache()
         keys = a.keys(range(8))
