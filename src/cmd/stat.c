@@ -256,6 +256,11 @@ int cmd_discover(int argc, char **argv)
 		cmd_error("discover", "%s", why);
 		return CMD_USAGE;
 	}
+	if (o.subnqn[0] != '\0' || o.nsid != 0) {
+		cmd_error("discover", "%s: an address alone, tcp://ADDR:PORT, lists what is there",
+			  arg[0]);
+		return CMD_USAGE;
+	}
 	o.header_digest = c.header_digest;
 	o.data_digest = c.data_digest;
 	o.connect_ns = c.connect_ns;

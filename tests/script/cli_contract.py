@@ -282,6 +282,12 @@ def run(b):
     says(b.run('stat', b.target), 0)
 
 
+@case('discover takes an address, not a subsystem or namespace of it')
+def discover_address(b):
+    for more in ('/nqn.2026-11.io.kvof:array', '?nsid=1'):
+        says(b.run('discover', b.target.split('/nqn')[0] + more), 2, 'tcp://ADDR:PORT')
+
+
 @case('discover lists the subsystem, and each line is a target')
 def run(b):
     lines = b.run('discover', b.target).out.decode().split()
