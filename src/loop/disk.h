@@ -53,6 +53,21 @@ struct disk_io {
  */
 int disk_open(struct loop *loop, const char *path, const struct disk_opts *opts, struct disk **out);
 
+struct disk_extent {
+	uint64_t offset_bytes, bytes;
+};
+
+/**
+ * disk_open_part() - a part of an open drive as a disk of its own, on any loop
+ * @whole:   from disk_open(); stays open, locked and unused by others until all parts are closed
+ * @extents: [extent_count], in order, copied; multiples of 4096. Offset 0 of the part is the first's
+ * Called on the thread that owns @loop, or before it runs. disk_info() tells the part's size;
+ * disk_counts() counts what this part moved.
+ * Return: 0; -EINVAL; -ENOMEM.
+ */
+int disk_open_part(struct loop *loop, struct disk *whole, const struct disk_extent *extents,
+		   unsigned extent_count, struct disk **out);
+
 /* No I/O may be in flight. */
 void disk_close(struct disk **disk);
 

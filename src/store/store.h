@@ -27,6 +27,7 @@
 #include "loop/loop.h"
 
 struct store;
+struct disk;
 
 #define STORE_DRIVES_MAX 16
 #define STORE_VALUE_BYTES_LIMIT (64 * MiB)
@@ -34,6 +35,9 @@ struct store;
 struct store_drive {
 	const char *path;            /* file or block device; "mem" for memory */
 	uint64_t bytes;              /* size=: make a missing file; 0: must exist */
+	/* an open part of a drive (store/set.h), taken by the opener; path is then for messages
+	 * only. NULL: opened by path */
+	struct disk *disk;
 };
 
 struct store_opts {

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The set: the real drives of an array, and who has which part of them.
+ *
+ *	drive   head (label, catalog) ─ slabs ─ tail (label, catalog)
+ *        slab    belongs to nobody or to one (namespace, shard); the slabs that one has of a drive,
+ *in 	        rising order, are its part of that drive: a disk of its own (disk_open_part())
+ *
+ * A namespace's shard is a struct store (kv) or a struct block over one part a drive. Parts are
+ * never shared, so a cap is a size, and what a namespace held goes with its parts. The catalog is
+ * on every drive, twice, with a generation; the highest whole one is the truth. Drives made by
+ * version 1 (one store over the whole drive) are shown as one kv namespace of one shard and can't
+ * take more.
+ *
+ * Control path: every call blocks on small I/O and may run on any one thread at a time (the caller
+ * serializes); none is made from a loop that serves.
+ */
+#ifndef KVOF_STORE_SET_H
+#define KVOF_STORE_SET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "loop/loop.h"
+#include "store/store.h"
+
+#define SET_NAMESPACES_MAX 64
+#define SET_SUBSYSTEMS_MAX 8
+#define SET_HOSTS_MAX 64
+#define SET_SHARDS_MAX 16
+#define SET_NQN_BYTES 224
+
+struct set;
+
+enum set_kind { SET_KV = 1, SET_BLOCK = 2 };
+
+/* A namespace as the catalog has it. Settings that may differ from start to start are not here. */
+struct set_ns {
+	uint32_t id;                 /* given by the set, never used again */
+	uint32_t nsid;               /* in its subsystem; 0 when asked to create: lowest free */
+	uint8_t uuid[16];            /* given by the set */
+	enum set_kind kind;
+	uint8_t subsys;              /* number of its subsystem */
+	uint64_t bytes;              /* block: the size that hosts see */
+	/* what it takes of the drives; 0 when asked: kv all that is free, block as bytes */
+	uint64_t cap_bytes;
+	uint32_t block_bytes;        /* block: 512 or 4096 */
+	bool evict;                  /* kv: cache namespace; else object namespace */
+	bool stripe;                 /* kv: large values span the drives */
+	uint32_t value_bytes_max;    /* kv */
+};
+
+struct set_subsys {
+	char nqn[SET_NQN_BYTES];
+	uint8_t uuid[16];            /* serial number and the like are made from it */
+};
+
+struct set_opts {
+	struct store_drive drive[STORE_DRIVES_MAX];
+	unsigned drive_count;
+	unsigned shards;             /* at format only; 0: one a core, at most SET_SHARDS_MAX */
+	bool format, degraded;
+};
+
+/**
+ * set_open() - opens and locks the drives, reads or makes labels and catalog
+ * @loop:   where the whole drives' disks live; nothing runs on it
+ * @report: words for people when it fails, or what was found
+ * Return: 0; -EBUSY; -EINVAL; -ENOENT; -EPROTO; -EIO; -ENOSPC; -ENOMEM as store_open().
+ */
+int set_open(const struct set_opts *opts, struct loop *loop, struct set **out,
+	     struct store_report *report);
+/* All parts are closed before. */
+void set_close(struct set **set);
+
+unsigned set_shards(const struct set *set);
+unsigned set_drives(const struct set *set);
+uint64_t set_free_bytes(const struct set *set);
+bool set_was_made(const struct set *set);            /* the catalog is empty: first start */
+
+unsigned set_ns_list(const struct set *set, struct set_ns out[SET_NAMESPACES_MAX]);
+/* Fills what the set gives; the parts are discarded and zero at their ends, the catalog is durable.
+ * Return: 0; -ENOSPC (why says how much is free); -EEXIST nsid is taken; -EINVAL; -EIO. */
+int set_ns_create(struct set *set, struct set_ns *ns, char why[256]);
+/* All its parts are closed. Its slabs are free at once and discarded. Return: 0; -ENOENT; -EIO. */
+int set_ns_remove(struct set *set, uint32_t id, char why[256]);
+
+unsigned set_subsys_list(const struct set *set, struct set_subsys out[SET_SUBSYSTEMS_MAX]);
+int set_subsys_create(struct set *set, const char *nqn, uint8_t *number, char why[256]);
+/* -EBUSY: has namespaces */
+int set_subsys_remove(struct set *set, uint8_t number, char why[256]);
+
+/**
+ * set_ns_parts() - opens the parts of one shard of a namespace as disks on @loop
+ * @opts: drive[] and drive_count are filled (disk set, path for messages); a drive that is missing
+ * in
+ *        a degraded set has disk NULL. store_open()/block_open() take the disks.
+ */
+int set_ns_parts(struct set *set, uint32_t id, unsigned shard, struct loop *loop,
+		 struct store_opts *opts);
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One kv namespace as the whole array sees it: its shards, each a struct store on its own loop,
+ * called from any loop of the array.
+ *
+ * A key belongs to one shard (hash of the key, not of the process). An operation on a shard of
+ * another loop goes there as a message and its answer comes back as one; what it points to belongs
+ * to the shard's loop meanwhile, and the value's bytes do not move: a store_buf may be filled,
+ * written and sent by any loop, and is given back to the pool of the loop that it came from.
+ *
+ * done() runs on the loop that called, never inside the call.
+ */
+#ifndef KVOF_STORE_SPACE_H
+#define KVOF_STORE_SPACE_H
+
+#include "store/store.h"
+
+#define SPACE_SHARDS_MAX 16
+
+struct space;
+
+struct space_shard {
+	struct loop *loop;
+	struct store *store;
+};
+
+/* Borrows the stores until space_close(); no operation may be in flight then. Return: 0;
+ * -ENOMEM. */
+int space_open(const struct space_shard *shard, unsigned shard_count, struct space **out);
+void space_close(struct space **sp);
+
+void space_put(struct space *sp, struct loop *here, struct store_op *op);
+void space_get(struct space *sp, struct loop *here, struct store_op *op);
+void space_delete(struct space *sp, struct loop *here, struct store_op *op);
+/* res: 0, value_bytes is filled; -ENOENT. Counts as a hit. No device is read. */
+void space_exists(struct space *sp, struct loop *here, struct store_op *op);
+/* All shards. */
+void space_flush(struct space *sp, struct loop *here, struct store_op *op);
+
+struct space_list {
+	struct kv_key from;
+	struct kv_key *keys;         /* [key_count], filled */
+	uint32_t *value_bytes;       /* [key_count], filled */
+	unsigned key_count, filled;
+	void (*done)(struct space_list *l);
+	uint64_t lease[16];          /* the space's, while in flight */
+};
+/* Keys of all shards in one order, as store_list(). */
+void space_list(struct space *sp, struct loop *here, struct space_list *l);
+
+struct space_stat {
+	struct store_stat stat;      /* summed over the shards */
+	void (*done)(struct space_stat *s);
+	uint64_t lease[16];
+};
+void space_stat(struct space *sp, struct loop *here, struct space_stat *s);
+
+#endif
