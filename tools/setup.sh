@@ -10,7 +10,7 @@ NINJA=/usr/bin/ninja
 PACKAGES_BUILD="build-essential git meson ninja-build pkg-config liburing-dev libisal-dev libxxhash-dev
  libssl-dev libjansson-dev libinih-dev libcmocka-dev python3 python3-dev python3-venv"
 PACKAGES_CLANG="clang"
-PACKAGES_GUEST="qemu-system-x86 busybox-static cpio kmod nvme-cli fio xfsprogs"
+PACKAGES_GUEST="qemu-system-x86 kmod e2fsprogs"
 
 say() { printf '\033[1m== %s\033[0m\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""build.py FOLDER - makes the guest's kernel and initramfs in FOLDER, from Debian packages by name.
+"""build.py FOLDER - makes the guest's kernel, initramfs and root in FOLDER, from Debian packages.
 
 Leaves FOLDER/vmlinux (unpacked, so that QEMU starts it at once), FOLDER/initramfs (not compressed,
-for the same reason) and FOLDER/stamp. Nothing is done when the stamp says that the sources of the
-guest are the same; a package is downloaded only when FOLDER/debs has none of that name, so a
-cached guest needs no network. Remove FOLDER to take newer packages.
+for the same reason), FOLDER/root.img (an ext4 image with the tools of a whole system: bash, fio,
+xfsprogs) and FOLDER/stamp. Nothing is done when the stamp says that the sources of the guest are
+the same; packages are downloaded only where FOLDER/debs and FOLDER/debs-root lack them, so a cached
+guest needs no network. Remove FOLDER to take newer packages.
 """
 import fcntl
 import glob
@@ -30,6 +31,16 @@ LIBRARIES = ["libc6", "libcap2", "libdbus-1-3", "libgcrypt20", "libgpg-error0", 
 MODULES = ["virtio_pci", "virtio_console", "virtio_net", "crc32c_generic", "crc32c-intel",
            "nvme-core", "nvme-fabrics", "nvme-tcp", "configfs", "nvmet", "nvmet-tcp", "null_blk"]
 PROGRAMS = ["/usr/sbin/nvme"]
+# The root image: these packages with all that they depend on, and these modules beside those above.
+ROOT_TOOLS = ["bash", "bsdextrautils", "coreutils", "diffutils", "findutils", "fio", "gawk", "grep",
+              "gzip", "hostname", "kmod", "mount", "nvme-cli", "procps", "sed", "tar", "udev",
+              "util-linux", "uuid-runtime", "xfsprogs", "e2fsprogs",
+              "libinih1", "libisal2", "libjansson4", "libssl3", "liburing2", "libxxhash0"]
+ROOT_MODULES = ["virtio_blk", "ext4", "overlay", "xfs", "loop", "nvme", "brd"]
+ROOT_SKIPPED = re.compile(r"^\./(usr/share/|usr/lib/(python|x86_64-linux-gnu/perl)|"
+                          r"usr/lib/udev/hwdb|lib/udev/hwdb)")
+KERNEL_WANTED = re.compile(r"\./boot/(vmlinuz|config)|\./lib/modules/.*(\.ko|/modules\.[a-z.]+)$")
+ROOT_MIB_FREE = 64
 
 
 class Failed(Exception):
@@ -117,12 +128,12 @@ def vmlinux_of(image):
     return elf
 
 
-def modules_in_order(folder):
-    """[(name, path)] of MODULES and all they depend on, the depended-on first."""
+def modules_in_order(folder, names):
+    """[(name, path)] of modules and all they depend on, the depended-on first."""
     paths = {}
     for path in glob.glob(f"{folder}/**/*.ko", recursive=True):
         paths[os.path.basename(path)[:-3].replace("-", "_")] = path
-    order, waiting = [], [(name.replace("-", "_"), False) for name in reversed(MODULES)]
+    order, waiting = [], [(name.replace("-", "_"), False) for name in reversed(names)]
     while waiting:
         name, depends_done = waiting.pop()
         if name in order:
@@ -201,11 +212,95 @@ def initramfs_make(path, root, passthru):
         libraries.update(libraries_of(root, program))
     for soname, file in sorted(libraries.items()):
         out.add(f"lib/x86_64-linux-gnu/{soname}", read(file))
-    modules = modules_in_order(f"{root}/lib/modules")
-    for name, file in modules:
+    small = modules_in_order(f"{root}/lib/modules", MODULES)
+    rest = [m for m in modules_in_order(f"{root}/lib/modules", ROOT_MODULES) if m not in small]
+    for name, file in small + rest:
         out.add(f"modules/{name}.ko", read(file), 0o100644)
-    out.add("modules/order", "".join(f"{name}.ko\n" for name, _ in modules).encode(), 0o100644)
+    for order, modules in (("order", small), ("order-root", rest)):
+        text = "".join(f"{name}.ko\n" for name, _ in modules)
+        out.add(f"modules/{order}", text.encode(), 0o100644)
     out.close()
+
+
+def root_packages(folder):
+    """Files of ROOT_TOOLS and all they depend on; apt works it out as for an empty system."""
+    debs = f"{folder}/debs-root"
+    listed = f"{debs}/packages"
+    if os.path.exists(listed):
+        names = read(listed).decode().split("\n")
+        paths = [f"{debs}/{name}" for name in names[1:]]
+        if names[0] == " ".join(ROOT_TOOLS) and all(map(os.path.exists, paths)):
+            return paths
+    os.makedirs(f"{debs}/partial", exist_ok=True)
+    open(f"{debs}/status", "w").close()
+    words = ["apt-get", "-qq", "-o", f"Dir::State::status={debs}/status",
+             "-o", f"Dir::Cache::archives={debs}", "-o", "APT::Sandbox::User=root",
+             "-o", "Debug::NoLocking=true", "--no-install-recommends", "-y"]
+    print("# guest: downloading the packages of its root, 80 MB", flush=True)
+    try:
+        command(*words, "--download-only", "install", *ROOT_TOOLS)
+    except Failed:
+        command("apt-get", "-q", "update")
+        command(*words, "--download-only", "install", *ROOT_TOOLS)
+    uris = command(*words, "--print-uris", "--reinstall", "install", *ROOT_TOOLS)
+    names = sorted(os.path.basename(path) for path in glob.glob(f"{glob.escape(debs)}/*.deb"))
+    if not names:
+        raise Failed(f"`{' '.join(words)} install` left no packages in {debs}: {uris[:200]}")
+    with open(listed, "w") as out:
+        out.write("\n".join([" ".join(ROOT_TOOLS)] + names))
+    return [f"{debs}/{name}" for name in names]
+
+
+def merge_usr(root):
+    """/bin, /sbin and /lib* become links into /usr, as on an installed Debian."""
+    for name in ("bin", "sbin", "lib", "lib64"):
+        os.makedirs(f"{root}/usr/{name}", exist_ok=True)
+        if os.path.isdir(f"{root}/{name}") and not os.path.islink(f"{root}/{name}"):
+            command("cp", "-a", f"{root}/{name}/.", f"{root}/usr/{name}/")
+            shutil.rmtree(f"{root}/{name}")
+        os.symlink(f"usr/{name}", f"{root}/{name}")
+
+
+def root_image_make(path, folder, kernel_root, passthru):
+    """An ext4 image; the guest mounts it read-only below a folder in memory."""
+    root = f"{folder}/root-big"
+    shutil.rmtree(root, ignore_errors=True)
+    os.makedirs(root)
+    try:
+        for deb in root_packages(folder):
+            unpack(deb, root, lambda p: not ROOT_SKIPPED.match(p))
+        merge_usr(root)
+        for name in ("dev", "proc", "sys", "tmp", "run", "root", "mnt", "opt", "etc/nvme"):
+            os.makedirs(f"{root}/{name}", exist_ok=True)
+        for name in ("bin/sh", "usr/bin/awk"):
+            if os.path.lexists(f"{root}/{name}"):
+                os.unlink(f"{root}/{name}")
+        os.symlink("bash", f"{root}/bin/sh")
+        os.symlink("gawk", f"{root}/usr/bin/awk")
+        shutil.copy(passthru, f"{root}/usr/bin/passthru")
+        for name, text in (("passwd", "root:x:0:0:root:/root:/bin/bash\n"),
+                           ("group", "root:x:0:\n"), ("hosts", "127.0.0.1 localhost\n")):
+            with open(f"{root}/etc/{name}", "w") as out:
+                out.write(text)
+        release = os.path.basename(glob.glob(f"{kernel_root}/lib/modules/*")[0])
+        modules = f"{root}/lib/modules/{release}"
+        os.makedirs(modules, exist_ok=True)
+        for name, file in modules_in_order(f"{kernel_root}/lib/modules", MODULES + ROOT_MODULES):
+            shutil.copy(file, f"{modules}/{name}.ko")
+        for name in ("modules.builtin", "modules.order", "modules.builtin.modinfo"):
+            for file in glob.glob(f"{kernel_root}/lib/modules/*/{name}"):
+                shutil.copy(file, modules)
+        command("depmod", "-b", root, release)
+        for file in glob.glob(f"{kernel_root}/boot/config-*"):
+            os.makedirs(f"{root}/boot", exist_ok=True)
+            shutil.copy(file, f"{root}/boot")
+        used = int(command("du", "-sm", root).split()[0])
+        if os.path.exists(path):
+            os.unlink(path)
+        command("mkfs.ext4", "-q", "-O", "^has_journal", "-m", "0", "-d", root, path,
+                f"{used + used // 8 + ROOT_MIB_FREE}M")
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
 
 
 def sources_digest():
@@ -226,7 +321,7 @@ def build(folder):
         try:
             for name, deb in packages_get(f"{folder}/debs").items():
                 if name == KERNEL:
-                    unpack(deb, root, lambda p: p.startswith("./boot/vmlinuz") or p.endswith(".ko"))
+                    unpack(deb, root, KERNEL_WANTED.match)
                 else:
                     unpack(deb, root, lambda p: "/share/" not in p)
             passthru = f"{folder}/passthru"
@@ -235,6 +330,7 @@ def build(folder):
             with open(f"{folder}/vmlinux", "wb") as out:
                 out.write(vmlinux_of(glob.glob(f"{root}/boot/vmlinuz-*")[0]))
             initramfs_make(f"{folder}/initramfs", root, passthru)
+            root_image_make(f"{folder}/root.img", folder, root, passthru)
         finally:
             shutil.rmtree(root, ignore_errors=True)
         with open(stamp, "w") as out:

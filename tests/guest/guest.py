@@ -12,6 +12,7 @@ Lost carries the end of the console. Only the own QEMU is killed, and it dies wi
 """
 import contextlib
 import ctypes
+import json
 import os
 import select
 import signal
@@ -36,29 +37,60 @@ def die_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def root_options(folder, payload, drives):
+    """QEMU's options for the root image, a tar file as a disk, and emulated NVMe drives.
+
+    drives: [(name, file, {property: value})]; each is a controller of its own, with that id.
+    """
+    options = []
+    for file in [os.path.join(folder, "root.img")] + ([payload] if payload else []):
+        options += ["-drive", f"file={file},format=raw,if=virtio,readonly=on"]
+    for number, (name, file, properties) in enumerate(drives):
+        more = "".join(f",{key}={value}" for key, value in properties.items())
+        slot = f"chassis={number + 1},slot={number + 1}"
+        options += ["-device", f"pcie-root-port,id=port-{name},{slot}",
+                    "-drive", f"file={file},format=raw,if=none,id=file-{name},discard=unmap",
+                    "-device", f"nvme,id={name},serial={name},drive=file-{name},"
+                               f"bus=port-{name}{more}"]
+    return options
+
+
 class Guest:
-    def __init__(self, folder, processors=2, forward=None):
-        """forward=(port, guest_port): a port of the host's loopback leads to one of the guest."""
+    def __init__(self, folder, processors=2, forward=None, root=False, payload=None, drives=()):
+        """forward=(port, guest_port): a port of the host's loopback leads to one of the guest.
+
+        root: boot into the root image; payload: a tar file that is unpacked into /opt there;
+        drives: emulated NVMe drives, see root_options().
+        """
         rule = f",hostfwd=tcp:127.0.0.1:{forward[0]}-:{forward[1]}" if forward else ""
         self.serial_kept = os.path.join(folder, "serial.log")
         self.serial = os.path.join(folder, f"serial-{os.getpid()}.log")
         self.steps, self.inbox = 0, b""
         self.port, far = socket.socketpair()
+        self.monitor, far_monitor = socket.socketpair()
+        more, memory, command_line = [], "512M", ""
+        if root:
+            more, memory = root_options(folder, payload, drives), "1536M"
+            command_line = " kvof.root" + (" kvof.payload" if payload else "")
         self.started = time.monotonic()
         self.qemu = subprocess.Popen(
             [QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-             "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "512M", "-smp", str(processors),
+             "-machine", "q35" if root else "pc",
+             "-accel", "tcg,thread=multi", "-cpu", "max", "-m", memory, "-smp", str(processors),
              "-kernel", os.path.join(folder, "vmlinux"),
              "-initrd", os.path.join(folder, "initramfs"),
-             "-append", "console=ttyS0 panic=-1 loglevel=6 mitigations=off",
+             "-append", "console=ttyS0 panic=-1 loglevel=6 mitigations=off" + command_line,
              "-serial", f"file:{self.serial}",
              "-netdev", f"user,id=net0{rule}", "-device", "virtio-net-pci,netdev=net0,romfile=",
              "-chardev", f"socket,id=agent,fd={far.fileno()}",
              "-device", "virtio-serial-pci",
-             "-device", "virtserialport,chardev=agent,name=kvof.agent"],
+             "-device", "virtserialport,chardev=agent,name=kvof.agent",
+             "-chardev", f"socket,id=qmp,fd={far_monitor.fileno()}",
+             "-mon", "chardev=qmp,mode=control", *more],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            pass_fds=[far.fileno()], preexec_fn=die_with_parent)
+            pass_fds=[far.fileno(), far_monitor.fileno()], preexec_fn=die_with_parent)
         far.close()
+        far_monitor.close()
         try:
             words = self._line(BOOT_SECONDS, "it booted").split()
             if len(words) != 2 or words[0] != "READY":
@@ -77,6 +109,7 @@ class Guest:
 
     def close(self):
         self.port.close()
+        self.monitor.close()
         if self.qemu.poll() is None:
             self.qemu.kill()
         self.qemu.wait()
@@ -93,6 +126,36 @@ class Guest:
             yield
         finally:
             self.qemu.send_signal(signal.SIGCONT)
+
+    def ask_qemu(self, command, seconds=10, **arguments):
+        """One command of QEMU's own protocol; its answer, or Lost."""
+        self.monitor.settimeout(seconds)
+        words = [] if getattr(self, "monitor_open", False) else [{"execute": "qmp_capabilities"}]
+        self.monitor_open = True
+        words.append({"execute": command, "arguments": arguments})
+        answer = None
+        for word in words:
+            self.monitor.sendall(json.dumps(word).encode() + b"\n")
+            answer = self._answer_of_qemu(command)
+        return answer
+
+    def _answer_of_qemu(self, command):
+        text = b""
+        while True:
+            try:
+                byte = self.monitor.recv(1)
+            except TimeoutError:
+                byte = b""
+            if not byte:
+                self._lost(f"QEMU did not answer {command}")
+            text += byte
+            if byte != b"\n":
+                continue
+            said, text = json.loads(text), b""
+            if "error" in said:
+                self._lost(f"QEMU refused {command}: {said['error']}")
+            if "return" in said:
+                return said["return"]
 
     def console(self, lines=25):
         """The last lines of the guest's console, as TAP comments."""
