@@ -50,6 +50,7 @@ struct found {
 	enum fmt_super_verdict verdict;
 	struct fmt_super_info super;
 	bool missing;
+	bool blank;                          /* takes the number of one that is missing */
 };
 
 struct opening {
@@ -62,6 +63,7 @@ struct opening {
 	uint8_t *tails;                      /* last block of each segment of the drive in hand */
 	uint64_t record_bytes;
 	uint32_t back;                       /* bit i: drive i was out of the set */
+	uint32_t blank;                      /* bit i: drive i takes the place of a lost one */
 };
 
 /* A segment as its header and footer tell. */
@@ -188,7 +190,9 @@ static int found_open(struct opening *o, struct found *f)
 	struct disk_opts opts = {.create_bytes = f->want->bytes, .memory = memory};
 	int rc = disk_open(st->loop, f->want->path, &opts, &f->disk);
 
-	if (rc == -ENOENT && st->opts.degraded) {
+	if ((rc == -ENOENT || rc == -EIO) && st->opts.degraded) {
+		log_warn("store drive %s: %s; opened without it", path_of(f),
+			 rc == -EIO ? "can't be opened" : "missing");
 		f->missing = true;
 		return 0;
 	}
@@ -230,6 +234,77 @@ static int found_refuse(struct opening *o, const struct found *f)
 	}
 }
 
+/* A drive whose superblocks are both gone may still be ours: in a degraded open it is not used. */
+static void found_leave_out(struct opening *o, struct found *f)
+{
+	if (f->missing || !o->st->opts.degraded || o->st->opts.format ||
+	    f->verdict != FMT_SUPER_DAMAGED)
+		return;
+	log_warn("store drive %s: no superblock can be read; opened without it", path_of(f));
+	disk_close(&f->disk);
+	f->missing = true;
+}
+
+/* Every drive that is there is of one set, and none twice. */
+static int set_is_one(struct opening *o, const struct found *first)
+{
+	unsigned n = o->st->opts.drive_count;
+
+	for (unsigned i = 0; i < n; i++) {
+		const struct found *f = &o->found[i];
+
+		if (f->missing || f->verdict != FMT_SUPER_OK)
+			continue;
+		if (memcmp(f->super.uuid, first->super.uuid, 16) != 0 ||
+		    f->super.drive_count != n ||
+		    f->super.segment_bytes != first->super.segment_bytes)
+			return fail(o, -EINVAL, "drive %s: of another set than %s (store id "
+				    "differs)", path_of(f), path_of(first));
+		if (disk_info(f->disk)->bytes < f->super.drive_bytes)
+			return fail(o, -EINVAL, "drive %s: %" PRIu64 " bytes, but it had %" PRIu64
+				    " when it was made", path_of(f), disk_info(f->disk)->bytes,
+				    f->super.drive_bytes);
+		for (unsigned j = 0; j < i; j++) {
+			const struct found *other = &o->found[j];
+
+			if (!other->missing && other->verdict == FMT_SUPER_OK &&
+			    other->super.drive == f->super.drive)
+				return fail(o, -EINVAL, "drive %s: is drive %u of its set, and so "
+					    "is %s", path_of(f), f->super.drive, path_of(other));
+		}
+	}
+	return 0;
+}
+
+/* A blank drive takes the number of one that is not there; what it may hold is dead. */
+static void blanks_place(struct opening *o, const struct found *first)
+{
+	unsigned n = o->st->opts.drive_count;
+	uint32_t taken = 0;
+
+	for (unsigned i = 0; i < n; i++) {
+		must(!o->found[i].missing);
+		if (o->found[i].verdict == FMT_SUPER_OK)
+			taken |= 1u << o->found[i].super.drive;
+	}
+	for (unsigned i = 0; i < n; i++) {
+		struct found *f = &o->found[i];
+		uint8_t drive = 0;
+
+		if (f->verdict == FMT_SUPER_OK)
+			continue;
+		while ((taken >> drive & 1) != 0)
+			drive++;
+		must(drive < n);
+		taken |= 1u << drive;
+		f->blank = true;
+		f->super = (struct fmt_super_info){.drive = drive};
+		log_warn("store drive %s: blank; takes the place of drive %u, whose values are "
+			 "gone", path_of(f), drive);
+	}
+	must(!first->blank);
+}
+
 /* All blank, or one whole set. Sets o->fresh. */
 static int set_check(struct opening *o)
 {
@@ -238,8 +313,9 @@ static int set_check(struct opening *o)
 	int rc;
 
 	for (unsigned i = 0; i < n; i++) {
-		const struct found *f = &o->found[i];
+		struct found *f = &o->found[i];
 
+		found_leave_out(o, f);
 		if (f->missing)
 			continue;
 		if (!o->st->opts.format && (rc = found_refuse(o, f)) != 0)
@@ -258,36 +334,23 @@ static int set_check(struct opening *o)
 		return fail(o, -ENOENT, "a new store needs all of its %u drives", n);
 	if (o->fresh)
 		return 0;
-	if (blank > 0)
+	if (blank > 0 && !o->st->opts.replace)
 		return fail(o, -EINVAL, "drive %s: blank, but %s belongs to a store of %u drives; "
-			    "give the drive of the set, or format", path_of(a_blank),
-			    path_of(first), first->super.drive_count);
+			    "give the drive of the set, --replace to take this one in its place, "
+			    "or format", path_of(a_blank), path_of(first),
+			    first->super.drive_count);
+	if (blank > 0 && ok + blank < n)
+		return fail(o, -ENOENT, "drive %s: blank, and others are missing: it can't be "
+			    "known whose place it takes; give all of the others, or a blank one "
+			    "for each that is gone", path_of(a_blank));
 	if (first->super.drive_count != n)
 		return fail(o, first->super.drive_count > n ? -ENOENT : -EINVAL,
 			    "drive %s: belongs to a store of %u drives, %u are given",
 			    path_of(first), first->super.drive_count, n);
-	for (unsigned i = 0; i < n; i++) {
-		const struct found *f = &o->found[i];
-
-		if (f->missing)
-			continue;
-		if (memcmp(f->super.uuid, first->super.uuid, 16) != 0 ||
-		    f->super.drive_count != n ||
-		    f->super.segment_bytes != first->super.segment_bytes)
-			return fail(o, -EINVAL, "drive %s: of another set than %s (store id "
-				    "differs)", path_of(f), path_of(first));
-		if (disk_info(f->disk)->bytes < f->super.drive_bytes)
-			return fail(o, -EINVAL, "drive %s: %" PRIu64 " bytes, but it had %" PRIu64
-				    " when it was made", path_of(f), disk_info(f->disk)->bytes,
-				    f->super.drive_bytes);
-		for (unsigned j = 0; j < i; j++) {
-			if (!o->found[j].missing && o->found[j].super.drive == f->super.drive)
-				return fail(o, -EINVAL, "drive %s: is drive %u of its set, and so "
-					    "is %s", path_of(f), f->super.drive,
-					    path_of(&o->found[j]));
-		}
-	}
-	return 0;
+	rc = set_is_one(o, first);
+	if (rc == 0 && blank > 0)
+		blanks_place(o, first);
+	return rc;
 }
 
 /* --- geometry -------------------- */
@@ -859,7 +922,7 @@ static uint32_t trusted_of(const struct opening *o, uint32_t trusted, uint32_t m
 
 		if (o->found[i].missing || (trusted >> s->drive & 1) == 0)
 			continue;
-		if (s->mount + 1 < mount)
+		if (o->found[i].blank || s->mount + 1 < mount)
 			trusted &= ~(1u << s->drive);
 		else
 			*behind |= s->mount < mount;
@@ -879,7 +942,7 @@ static void set_known(struct opening *o)
 	for (unsigned i = 0; i < st->drive_count; i++) {
 		const struct fmt_super_info *s = &o->found[i].super;
 
-		if (o->found[i].missing)
+		if (o->found[i].missing || o->found[i].blank)
 			continue;
 		if (truth == NULL || s->epoch > truth->epoch)
 			truth = s;
@@ -918,8 +981,11 @@ static void set_known(struct opening *o)
 		if ((trusted >> f->super.drive & 1) == 0) {
 			d->generation_min = dead_below;
 			o->back |= 1u << f->super.drive;
-			log_warn("store drive %s: was out of the set; what it holds is not used",
-				 d->path);
+			if (f->blank)
+				o->blank |= 1u << f->super.drive;
+			else
+				log_warn("store drive %s: was out of the set; what it holds is "
+					 "not used", d->path);
 		}
 	}
 	st->epoch = truth->epoch + (present != trusted);
@@ -980,6 +1046,26 @@ static int store_init(struct opening *o)
 	return 0;
 }
 
+/* Before a drive that took the place of another is believed, the rest are so many mounts ahead of
+ * that other one that it can't be taken for this one when it is put back. */
+static int blanks_settle(struct opening *o)
+{
+	struct store *st = o->st;
+	uint32_t trusted = st->trusted;
+	int rc = 0;
+
+	if (o->blank == 0)
+		return 0;
+	st->trusted &= ~o->blank;
+	for (unsigned i = 0; i < 3 && rc == 0; i++) {
+		rc = supers_write(o);
+		st->mount++;
+	}
+	st->trusted = trusted;
+	st->epoch++;
+	return rc;
+}
+
 static int store_recover(struct opening *o)
 {
 	struct store *st = o->st;
@@ -989,6 +1075,9 @@ static int store_recover(struct opening *o)
 		if (!st->drive[i].missing)
 			drive_shrink(o, &st->drive[i]);
 	}
+	rc = blanks_settle(o);
+	if (rc != 0)
+		return rc;
 	/* A format first says "made, never opened" everywhere: a crash in between is a format
 	 * again. An open counts up in two steps, see trusted_of(). */
 	rc = supers_write(o);

@@ -56,6 +56,8 @@ struct store_opts {
 	bool ack_durable;            /* put answers after a flush of its drive */
 	bool format;                 /* overwrite what is there */
 	bool degraded;               /* open without the drives that are missing */
+	/* a blank drive takes the place of one of the set that is not given; nothing else changes */
+	bool replace;
 };
 
 /* Says in words which drive and field was wrong when store_open() fails, or what recovery found. */

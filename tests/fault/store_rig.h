@@ -81,7 +81,8 @@ static inline void rig_begin(struct rig *g, uint64_t seed, unsigned drives, uint
 	};
 	for (unsigned i = 0; i < drives; i++) {
 		snprintf(g->path[i], sizeof(g->path[i]), "drive%u", i);
-		g->opts.drive[i] = (struct store_drive){g->path[i], drive_bytes};
+		g->opts.drive[i] = (struct store_drive){.path = g->path[i],
+							     .bytes = drive_bytes};
 	}
 }
 

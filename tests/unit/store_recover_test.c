@@ -138,11 +138,11 @@ TEST(a_set_that_lacks_a_drive_or_mixes_two_is_refused)
 	h.opts.drive_count = 1;
 	refused(&h, -ENOENT, "store of 2 drives, 1 are given");
 	h = g;
-	h.opts.drive[1] = (struct store_drive){"new", 16 * MiB};
+	h.opts.drive[1] = (struct store_drive){.path = "new", .bytes = 16 * MiB};
 	refused(&h, -EINVAL, "blank");
 	h.opts.drive_count = 1;
-	h.opts.drive[0] = (struct store_drive){"other", 16 * MiB};
-	h.opts.drive[1] = (struct store_drive){"other2", 16 * MiB};
+	h.opts.drive[0] = (struct store_drive){.path = "other", .bytes = 16 * MiB};
+	h.opts.drive[1] = (struct store_drive){.path = "other2", .bytes = 16 * MiB};
 	h.opts.drive_count = 2;
 	expect_int(rig_open(&h), 0);
 	rig_close(&h);
