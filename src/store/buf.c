@@ -5,7 +5,9 @@
  * record's header, so a value is written and read together with it, without a copy.
  *
  * Who finds no room waits, first come first served: nobody passes a large value that waits.
- * A buffer goes back when its lease is given back and no I/O holds it. Owned by one loop.
+ * A buffer goes back when its lease is given back and no I/O holds it. The pool is its loop's; a
+ * buffer in use is of those who have a part in it, counted by an atomic: the last one to leave
+ * finds itself on the pool's loop, or sends the buffer there in a message of its own.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,6 +19,7 @@
 #define BUF_RUN_BLOCKS_MIN 16u               /* smaller pieces only where the value is small */
 
 static void pool_pump(struct loop_op *op, int res);
+static struct buf_slot *slot_of(struct store_buf *buf);
 
 int buf_pool_open(struct buf_pool *p, struct loop *loop, uint64_t bytes)
 {
@@ -36,6 +39,7 @@ int buf_pool_open(struct buf_pool *p, struct loop *loop, uint64_t bytes)
 		return -ENOMEM;
 	}
 	for (unsigned i = p->slot_count; i-- > 0;) {
+		p->slot[i].pool = p;
 		p->slot[i].buf.next = p->free_slots;
 		p->free_slots = &p->slot[i].buf;
 	}
@@ -141,7 +145,7 @@ static struct buf_slot *slot_of(struct store_buf *buf)
 
 void buf_fit(struct store_buf *buf, uint32_t payload_bytes)
 {
-	size_t skip = sizeof(struct fmt_record);
+	size_t skip = slot_of(buf)->plain ? 0 : sizeof(struct fmt_record);
 	uint32_t left = payload_bytes;
 
 	buf->payload_bytes = payload_bytes;
@@ -181,9 +185,17 @@ uint32_t buf_blocks(const struct store_buf *buf)
 	return (uint32_t)(bytes >> FMT_BLOCK_SHIFT);
 }
 
-static struct store_buf *take(struct buf_pool *p, uint32_t payload_bytes)
+static uint32_t blocks_of(uint32_t payload_bytes, bool plain)
 {
-	uint32_t blocks = fmt_record_blocks(payload_bytes);
+	if (!plain)
+		return fmt_record_blocks(payload_bytes);
+	return payload_bytes == 0 ? 1 :
+	       (uint32_t)(bytes_round_up(payload_bytes, FMT_BLOCK_BYTES) >> FMT_BLOCK_SHIFT);
+}
+
+static struct store_buf *take(struct buf_pool *p, uint32_t payload_bytes, bool plain)
+{
+	uint32_t blocks = blocks_of(payload_bytes, plain);
 	struct store_buf *buf = p->free_slots;
 	struct buf_slot *slot;
 
@@ -204,15 +216,16 @@ static struct store_buf *take(struct buf_pool *p, uint32_t payload_bytes)
 	buf->next = NULL;
 	buf->piece = slot->piece;
 	buf->chunk = slot->chunk;
-	slot->refs = 1;
+	atomic_store_explicit(&slot->refs, 1, memory_order_relaxed);
 	slot->leased = true;
+	slot->plain = plain;
 	buf_fit(buf, payload_bytes);
 	return buf;
 }
 
 struct store_buf *buf_take_now(struct buf_pool *p, uint32_t payload_bytes)
 {
-	return list_empty(&p->waiting) ? take(p, payload_bytes) : NULL;
+	return list_empty(&p->waiting) ? take(p, payload_bytes, false) : NULL;
 }
 
 static void pump_soon(struct buf_pool *p)
@@ -231,7 +244,7 @@ static void pool_pump(struct loop_op *op, int res)
 	while (!list_empty(&p->waiting)) {
 		struct list_link *first = p->waiting.next;
 		struct store_buf_wait *w = container_of(first, struct store_buf_wait, link);
-		struct store_buf *buf = take(p, w->payload_bytes);
+		struct store_buf *buf = take(p, w->payload_bytes, w->plain);
 
 		if (buf == NULL)
 			break;
@@ -240,15 +253,16 @@ static void pool_pump(struct loop_op *op, int res)
 	}
 }
 
-void buf_wait(struct buf_pool *p, struct store_buf_wait *w)
+void store_pool_take(struct buf_pool *p, struct store_buf_wait *w)
 {
-	must(w->ready != NULL);
+	loop_must_own(p->loop);
+	must(w->ready != NULL && blocks_of(w->payload_bytes, w->plain) <= p->block_count);
 	w->link.next = w->link.prev = NULL;
 	list_push_back(&p->waiting, &w->link);
 	pump_soon(p);
 }
 
-bool buf_wait_cancel(struct buf_pool *p, struct store_buf_wait *w)
+bool store_pool_cancel(struct buf_pool *p, struct store_buf_wait *w)
 {
 	if (!list_linked(&w->link))
 		return false;
@@ -259,17 +273,16 @@ bool buf_wait_cancel(struct buf_pool *p, struct store_buf_wait *w)
 
 void buf_hold(struct store_buf *buf)
 {
-	must(slot_of(buf)->refs > 0);
-	slot_of(buf)->refs++;
+	unsigned before = atomic_fetch_add_explicit(&slot_of(buf)->refs, 1, memory_order_relaxed);
+
+	must(before > 0);
 }
 
-void buf_release(struct buf_pool *p, struct store_buf *buf)
+/* Nobody has a part in it any more: its blocks are free. On the pool's loop. */
+static void slot_home(struct buf_pool *p, struct store_buf *buf)
 {
-	struct buf_slot *slot = slot_of(buf);
-
-	must(slot->refs > 0);
-	if (--slot->refs > 0)
-		return;
+	loop_must_own(p->loop);
+	must(buf->chunk_count > 0 && !slot_of(buf)->leased);
 	for (unsigned i = 0; i < buf->chunk_count; i++) {
 		uint8_t *at = buf->chunk[i].iov_base;
 
@@ -282,12 +295,76 @@ void buf_release(struct buf_pool *p, struct store_buf *buf)
 	pump_soon(p);
 }
 
-void buf_give(struct buf_pool *p, struct store_buf **bufp)
+static void slot_home_msg(struct loop *here, struct msg *m)
+{
+	struct buf_slot *slot = container_of(m, struct buf_slot, home);
+
+	must(slot->pool->loop == here);
+	slot_home(slot->pool, &slot->buf);
+}
+
+void buf_release(struct store_buf *buf)
+{
+	struct buf_slot *slot = slot_of(buf);
+	struct buf_pool *p = slot->pool;
+	unsigned before = atomic_fetch_sub_explicit(&slot->refs, 1, memory_order_acq_rel);
+
+	must(before > 0);
+	if (before > 1)
+		return;
+	if (loop_here(p->loop)) {
+		slot_home(p, buf);
+		return;
+	}
+	slot->home.run = slot_home_msg;
+	loop_post(p->loop, &slot->home);
+}
+
+void store_buf_return(struct store_buf **bufp)
 {
 	struct store_buf *buf = *bufp;
 
 	must(buf != NULL && slot_of(buf)->leased);
 	*bufp = NULL;
 	slot_of(buf)->leased = false;
-	buf_release(p, buf);
+#ifdef KVOF_PLANT_BUFFER_RETURNED_TWICE
+	if (!loop_here(slot_of(buf)->pool->loop))
+		buf_release(buf);              /* planted fault */
+#endif
+	buf_release(buf);
+}
+
+/* --- one for all stores of a loop -------------------- */
+
+int store_pool_open(struct loop *loop, uint64_t bytes, struct buf_pool **out)
+{
+	struct buf_pool *p = calloc(1, sizeof(*p));
+	int rc;
+
+	if (p == NULL)
+		return -ENOMEM;
+	rc = buf_pool_open(p, loop, bytes);
+	if (rc == 0)
+		*out = p;
+	else
+		free(p);
+	return rc;
+}
+
+bool store_pool_close(struct buf_pool **pool)
+{
+	struct buf_pool *p = *pool;
+
+	must(p != NULL && p->memory != NULL);
+	*pool = NULL;
+	if (!buf_pool_idle(p))
+		return false;                          /* leaked on purpose: store/buf.h */
+	buf_pool_close(p);
+	free(p);
+	return true;
+}
+
+uint64_t store_pool_bytes(const struct buf_pool *p)
+{
+	return (uint64_t)p->block_count << FMT_BLOCK_SHIFT;
 }

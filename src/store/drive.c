@@ -303,12 +303,15 @@ static void readings_abandon(struct drive *d)
 		if (op == NULL)
 			continue;
 		r->op = NULL;
+		if (!op_state(op)->lent)
+			store_buf_return(&op->buf);
 		op_answer(op, -EIO);
 	}
 	for (struct list_link *link; (link = list_pop_front(&d->get_wait)) != NULL;) {
 		struct store_op *op = container_of(link, struct store_op, link);
 
-		buf_give(&d->st->pool, &op->buf);
+		if (!op_state(op)->lent)
+			store_buf_return(&op->buf);
 		op_answer(op, -EIO);
 	}
 }

@@ -20,8 +20,11 @@
 #ifndef KVOF_STORE_INNER_H
 #define KVOF_STORE_INNER_H
 
+#include <stdatomic.h>
+
 #include "loop/disk.h"
 #include "loop/loop.h"
+#include "store/buf.h"
 #include "store/format.h"
 #include "store/index.h"
 #include "store/store.h"
@@ -48,8 +51,11 @@ _Static_assert(FMT_DRIVES_MAX == STORE_DRIVES_MAX, "a superblock can name every 
 struct buf_slot {
 	struct store_buf buf;
 	struct iovec piece[STORE_BUF_PIECES], chunk[STORE_BUF_PIECES];
-	unsigned refs;                       /* the lease, and I/O that the kernel still does */
-	bool leased;
+	struct buf_pool *pool;
+	struct msg home;                     /* carries it to the pool's loop */
+	/* the lease, and I/O that the kernel still does; any loop that has one of them */
+	_Atomic unsigned refs;
+	bool leased, plain;
 };
 
 struct buf_pool {
@@ -69,11 +75,9 @@ int buf_pool_open(struct buf_pool *p, struct loop *loop, uint64_t bytes);
 void buf_pool_close(struct buf_pool *p);
 /* Now or NULL; jumps no queue: NULL also while others wait. */
 struct store_buf *buf_take_now(struct buf_pool *p, uint32_t payload_bytes);
-void buf_wait(struct buf_pool *p, struct store_buf_wait *w);
-bool buf_wait_cancel(struct buf_pool *p, struct store_buf_wait *w);
-void buf_give(struct buf_pool *p, struct store_buf **buf);
+/* One more that has a part in it, and one less; on any loop that has one. */
 void buf_hold(struct store_buf *buf);
-void buf_release(struct buf_pool *p, struct store_buf *buf);
+void buf_release(struct store_buf *buf);
 /* Pieces for a value of this size, no more than the buffer was taken for. */
 void buf_fit(struct store_buf *buf, uint32_t payload_bytes);
 /* Zeroes what lies between the payload and the end of its last block. */
@@ -251,7 +255,7 @@ struct store {
 	unsigned drive_count, drives_live;
 	struct drive *drive;
 	struct index *index;
-	struct buf_pool pool;
+	struct buf_pool *pool, own_pool;     /* its loop's, or its own */
 	struct list_link key_busy[STORE_KEY_BUCKETS];
 	uint64_t ops_in_flight;
 	uint32_t puts_placed;                /* each may yet need an entry of the index */
@@ -288,7 +292,7 @@ struct op_state {
 	struct index_place place;            /* get: what is read; put, delete: what was written */
 	uint64_t payload_xxh3;
 	uint8_t kind, attempts;
-	bool placed, was_dead;
+	bool placed, was_dead, lent;         /* lent: the buffer is the caller's */
 };
 _Static_assert(sizeof(struct op_state) <= sizeof(((struct store_op *)0)->lease),
 	       "an operation's state fits what the caller lends");

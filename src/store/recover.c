@@ -1029,10 +1029,16 @@ static int store_init(struct opening *o)
 		return rc;
 	if (buffers < 4 * o->record_bytes)
 		buffers = 4 * o->record_bytes;
+	if (st->pool != &st->own_pool && store_pool_bytes(st->pool) < o->record_bytes)
+		return fail(o, -EINVAL, "the pool of value buffers has %" PRIu64 " bytes, the "
+			    "largest value takes %" PRIu64, store_pool_bytes(st->pool),
+			    o->record_bytes);
+	if (st->pool != &st->own_pool)
+		buffers = 0;
 	rc = memory_check(o, buffers);
 	if (rc != 0)
 		return rc;
-	rc = buf_pool_open(&st->pool, st->loop, buffers);
+	rc = st->pool == &st->own_pool ? buf_pool_open(st->pool, st->loop, buffers) : 0;
 	if (rc == 0)
 		rc = index_open(keys_max(st), &st->index);
 	if (rc != 0 || o->record == NULL)
@@ -1114,7 +1120,8 @@ static struct store *store_new(const struct store_opts *opts, struct loop *loop)
 	list_init(&st->delete_wait);
 	list_init(&st->flush_next);
 	list_init(&st->flush_running);
-	list_init(&st->pool.waiting);
+	st->pool = st->opts.pool != NULL ? st->opts.pool : &st->own_pool;
+	list_init(&st->own_pool.waiting);
 	loop_timer_init(&st->tick, drive_tick);
 	for (unsigned i = 0; st->drive != NULL && i < opts->drive_count; i++) {
 		struct drive *d = &st->drive[i];

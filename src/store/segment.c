@@ -409,7 +409,7 @@ static void append_done(struct loop_op *io, int res)
 		d->queued_bytes -= a->bytes;
 	}
 	if (a->buf != NULL)
-		buf_release(&d->st->pool, a->buf);
+		buf_release(a->buf);
 	a->buf = NULL;
 	if (log == NULL) {
 		append_free(a);

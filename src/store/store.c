@@ -384,6 +384,16 @@ static void get_read(struct store *st, struct store_op *op, struct index_place p
 	get_next(d);
 }
 
+/* Into the caller's own buffer. */
+static void get_lent(struct store *st, struct store_op *op, struct index_place place)
+{
+	op->value_bytes = place.value_bytes;
+	if (buf_blocks(op->buf) != fmt_record_blocks(place.value_bytes))
+		op_answer(op, -EBUSY);                 /* another size was put meanwhile */
+	else
+		get_read(st, op, place);
+}
+
 /* Looks the key up and takes a buffer for its size; true: answered or on its way. */
 static void get_start(struct store *st, struct store_op *op, struct store_buf *buf)
 {
@@ -393,14 +403,14 @@ static void get_start(struct store *st, struct store_op *op, struct store_buf *b
 
 	if (entry == INDEX_NONE) {
 		if (buf != NULL)
-			buf_give(&st->pool, &buf);
+			store_buf_return(&buf);
 		st->count.misses++;
 		op_answer(op, -ENOENT);
 		return;
 	}
 	place = index_place(st->index, entry);
 	if (buf != NULL && buf_blocks(buf) != fmt_record_blocks(place.value_bytes))
-		buf_give(&st->pool, &buf);           /* another size was put meanwhile */
+		store_buf_return(&buf);           /* another size was put meanwhile */
 	if (op->want_bytes == 0) {
 		op->value_bytes = place.value_bytes;
 		mark_hit(st, entry);
@@ -408,12 +418,16 @@ static void get_start(struct store *st, struct store_op *op, struct store_buf *b
 		op_answer(op, 0);
 		return;
 	}
+	if (s->lent) {
+		get_lent(st, op, place);
+		return;
+	}
 	if (buf == NULL)
-		buf = buf_take_now(&st->pool, place.value_bytes);
+		buf = buf_take_now(st->pool, place.value_bytes);
 	if (buf == NULL) {
 		s->wait = (struct store_buf_wait){.payload_bytes = place.value_bytes,
 						  .ready = get_ready};
-		buf_wait(&st->pool, &s->wait);
+		store_pool_take(st->pool, &s->wait);
 		return;
 	}
 	op->buf = buf;
@@ -458,7 +472,7 @@ static void reading_free(struct reading *r)
 
 	must(seg->reader_count > 0);
 	seg->reader_count--;
-	buf_release(&d->st->pool, r->buf);
+	buf_release(r->buf);
 	r->op = NULL;
 	r->buf = NULL;
 	d->reading_busy--;
@@ -472,7 +486,8 @@ static void get_failed(struct store *st, struct store_op *op, int res)
 	if (entry != INDEX_NONE &&
 	    index_place(st->index, entry).sequence == op_state(op)->place.sequence)
 		index_entry_drop(st, entry);
-	buf_give(&st->pool, &op->buf);
+	if (!op_state(op)->lent)
+		store_buf_return(&op->buf);
 	if (res == -EBADMSG)
 		st->count.corrupt++;
 	op_finish(op, res);
@@ -502,7 +517,8 @@ static void reading_done(struct loop_op *io, int res)
 	if (op == NULL || d->failed) {
 		reading_free(r);
 		if (op != NULL) {
-			buf_give(&st->pool, &op->buf);
+			if (!op_state(op)->lent)
+				store_buf_return(&op->buf);
 			op_finish(op, -EIO);
 		}
 		store_close_pump(st);
@@ -529,9 +545,8 @@ static void reading_done(struct loop_op *io, int res)
 
 void store_get(struct store *st, struct store_op *op)
 {
-	op_begin(st, op, OP_GET);
+	op_begin(st, op, OP_GET)->lent = op->buf != NULL;
 	must(op->key.len >= 1 && op->key.len <= KV_KEY_BYTES_MAX);
-	op->buf = NULL;
 	op->value_bytes = 0;
 	st->count.gets++;
 	get_start(st, op, NULL);
@@ -701,19 +716,25 @@ void store_buf_take(struct store *st, struct store_buf_wait *w)
 {
 	OBJ_CHECK(st, STORE_MAGIC);
 	must(w->payload_bytes <= st->opts.value_bytes_max);
-	buf_wait(&st->pool, w);
+	store_pool_take(st->pool, w);
 }
 
 bool store_buf_wait_cancel(struct store *st, struct store_buf_wait *w)
 {
 	OBJ_CHECK(st, STORE_MAGIC);
-	return buf_wait_cancel(&st->pool, w);
+	return store_pool_cancel(st->pool, w);
 }
 
 void store_buf_give(struct store *st, struct store_buf **buf)
 {
 	OBJ_CHECK(st, STORE_MAGIC);
-	buf_give(&st->pool, buf);
+	store_buf_return(buf);
+}
+
+/* Buffers of its own pool that are not back keep a store from being freed. */
+static bool buffers_out(const struct store *st)
+{
+	return st->pool == &st->own_pool && !buf_pool_idle(st->pool);
 }
 
 /* --- close -------------------- */
@@ -723,7 +744,7 @@ static void close_end(struct loop_op *soon, int res)
 	struct store *st = container_of(soon, struct store, close_op);
 	void (*done)(void *arg) = st->close_done;
 	void *arg = st->close_arg;
-	bool kept = !buf_pool_idle(&st->pool);
+	bool kept = buffers_out(st);
 
 	loop_timer_cancel(st->loop, &st->tick);
 	for (unsigned i = 0; i < st->drive_count; i++) {
@@ -777,7 +798,7 @@ void store_close_pump(struct store *st)
 	if (!st->closing || st->closed || st->in_close_pump)
 		return;
 	st->in_close_pump = true;
-	if (st->ops_in_flight > 0 || !buf_pool_idle(&st->pool))
+	if (st->ops_in_flight > 0 || buffers_out(st))
 		done = false;
 	for (unsigned i = 0; done && i < st->drive_count; i++)
 		done = close_drive(&st->drive[i]);
@@ -819,7 +840,8 @@ void store_free(struct store **stp)
 	}
 	if (st->index != NULL)
 		index_close(&st->index);
-	buf_pool_close(&st->pool);
+	if (st->pool == &st->own_pool)
+		buf_pool_close(st->pool);
 	free(st->drive);
 	st->magic = 0;
 	free(st);

@@ -28,6 +28,7 @@
 
 struct store;
 struct disk;
+struct buf_pool;
 
 #define STORE_DRIVES_MAX 16
 #define STORE_VALUE_BYTES_LIMIT (64 * MiB)
@@ -51,6 +52,8 @@ struct store_opts {
 	uint64_t index_keys_max;
 	/* pool of value buffers; 0: 64 MiB, at least 4 values of the limit */
 	uint64_t buffer_bytes;
+	/* the pool of the store's loop (store/buf.h), outlives the store; NULL: one of its own */
+	struct buf_pool *pool;
 	/* cache namespace: oldest segments go when full; else -ENOSPC */
 	bool evict;
 	bool ack_durable;            /* put answers after a flush of its drive */
@@ -99,10 +102,12 @@ struct store_buf {
 struct store_buf_wait {
 	struct list_link link;
 	uint32_t payload_bytes;
+	bool plain;                                  /* store/buf.h */
 	void (*ready)(struct store_buf_wait *w, struct store_buf *buf);
 };
 
-/* Room for payload_bytes, now or later: ready() comes on a later turn, first come first served. */
+/* store/buf.h for the pool that this store uses. Room for payload_bytes, now or later: ready()
+ * comes on a later turn, first come first served. */
 void store_buf_take(struct store *st, struct store_buf_wait *w);
 /* Gives up waiting; true: ready() will not come. False: it was not waiting. */
 bool store_buf_wait_cancel(struct store *st, struct store_buf_wait *w);
@@ -116,13 +121,15 @@ struct store_op {
 	struct list_link link;                       /* the store's, while in flight */
 	struct kv_key key;
 	enum store_put_mode mode;                    /* put */
-	/* put: the value, leased; get: filled, caller gives back */
+	/* put: the value, leased. get: NULL, then filled, caller gives back; or the caller's, leased:
+	 * the value is read into it, and it stays the caller's whatever comes */
 	struct store_buf *buf;
 	uint32_t value_bytes;                        /* get, exists: true stored length */
 	/* get: no more than this is needed (short Retrieve) */
 	uint32_t want_bytes;
 	void (*done)(struct store_op *op, int res);
 	uint64_t lease[24];                          /* the store's, while in flight */
+	uint64_t space_lease[8];                     /* the space's, while in flight */
 };
 
 /* res: 0; -EEXIST (if absent); -ENOENT (if present); -ENOSPC; -EIO. Puts of one key take effect in
@@ -130,7 +137,8 @@ struct store_op {
  * a value. */
 void store_put(struct store *st, struct store_op *op);
 /* res: 0, buf holds min(want_bytes, value_bytes); -ENOENT; -EBADMSG (checksum: the entry is
- * dropped); -EIO. With want_bytes 0 no device is read and buf is NULL. */
+ * dropped); -EIO; -EBUSY: the value takes another number of blocks than the caller's buffer, and
+ * value_bytes says how long it is. With want_bytes 0 no device is read and buf is NULL. */
 void store_get(struct store *st, struct store_op *op);
 /* res: 0; -ENOENT; -EIO. Logged before it is answered. */
 void store_delete(struct store *st, struct store_op *op);

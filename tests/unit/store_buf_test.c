@@ -55,7 +55,7 @@ TEST(pieces_are_exactly_the_payload_and_chunks_are_whole_blocks)
 		expect_int(buf->payload_bytes, sizes[i]);
 		expect_int(buf_blocks(buf), fmt_record_blocks(sizes[i]));
 		expect_int((uintptr_t)buf->chunk[0].iov_base % FMT_BLOCK_BYTES, 0);
-		buf_give(&pool, &buf);
+		store_buf_return(&buf);
 		expect(buf == NULL);
 	}
 	pool_end(&loop, &pool);
@@ -76,7 +76,7 @@ TEST(padding_behind_the_payload_is_zeroed_and_the_payload_is_not)
 	expect_int(at[127 + 5000], 0xee);
 	for (unsigned i = 128 + 5000; i < 8192; i++)
 		expect_int(at[i], 0);
-	buf_give(&pool, &buf);
+	store_buf_return(&buf);
 	pool_end(&loop, &pool);
 }
 
@@ -90,20 +90,20 @@ TEST(those_who_wait_are_served_in_their_order_on_a_later_turn)
 
 	pool_begin(&loop, &pool, 64 * KiB);
 	all = buf_take_now(&pool, 50000);
-	buf_wait(&pool, &big.wait);
-	buf_wait(&pool, &small.wait);
+	store_pool_take(&pool, &big.wait);
+	store_pool_take(&pool, &small.wait);
 	while (sim_step())
 		;
 	expect(big.buf == NULL && small.buf == NULL);    /* the small one passes nobody */
 	expect(buf_take_now(&pool, 10) == NULL);
-	buf_give(&pool, &all);
+	store_buf_return(&all);
 	expect(big.buf == NULL);
 	while (sim_step())
 		;
 	expect_int(big.order, 1);
 	expect_int(small.order, 2);
-	buf_give(&pool, &big.buf);
-	buf_give(&pool, &small.buf);
+	store_buf_return(&big.buf);
+	store_buf_return(&small.buf);
 	pool_end(&loop, &pool);
 }
 
@@ -117,15 +117,15 @@ TEST(who_gives_up_waiting_is_not_served_and_holds_up_nobody)
 
 	pool_begin(&loop, &pool, 64 * KiB);
 	all = buf_take_now(&pool, 50000);
-	buf_wait(&pool, &big.wait);
-	buf_wait(&pool, &small.wait);
-	expect(buf_wait_cancel(&pool, &big.wait));
-	expect(!buf_wait_cancel(&pool, &big.wait));
+	store_pool_take(&pool, &big.wait);
+	store_pool_take(&pool, &small.wait);
+	expect(store_pool_cancel(&pool, &big.wait));
+	expect(!store_pool_cancel(&pool, &big.wait));
 	while (sim_step())
 		;
 	expect(big.buf == NULL && small.buf != NULL);
-	buf_give(&pool, &all);
-	buf_give(&pool, &small.buf);
+	store_buf_return(&all);
+	store_buf_return(&small.buf);
 	pool_end(&loop, &pool);
 }
 
@@ -138,12 +138,12 @@ TEST(a_buffer_that_the_kernel_still_has_is_not_given_to_another)
 	pool_begin(&loop, &pool, 64 * KiB);
 	buf = held = buf_take_now(&pool, 50000);
 	buf_hold(buf);
-	buf_give(&pool, &buf);
+	store_buf_return(&buf);
 	expect(buf_take_now(&pool, 50000) == NULL);
-	buf_release(&pool, held);
+	buf_release(held);
 	other = buf_take_now(&pool, 50000);
 	expect(other != NULL);
-	buf_give(&pool, &other);
+	store_buf_return(&other);
 	pool_end(&loop, &pool);
 }
 
@@ -157,13 +157,13 @@ TEST(a_value_fits_a_pool_in_pieces_when_no_run_is_long_enough)
 	for (unsigned i = 0; i < 8; i++)
 		part[i] = buf_take_now(&pool, 128 * 1024 - 128);
 	for (unsigned i = 0; i < 8; i += 2)
-		buf_give(&pool, &part[i]);
+		store_buf_return(&part[i]);
 	buf = buf_take_now(&pool, 400 * 1024);
 	expect(buf != NULL);
 	expect_int(buf->chunk_count, 4);
-	buf_give(&pool, &buf);
+	store_buf_return(&buf);
 	for (unsigned i = 1; i < 8; i += 2)
-		buf_give(&pool, &part[i]);
+		store_buf_return(&part[i]);
 	pool_end(&loop, &pool);
 }
 
@@ -184,7 +184,7 @@ TEST(a_long_run_of_takes_and_gives_never_hands_out_a_block_twice)
 			const uint8_t *at = empty ? NULL : buf[n]->piece[0].iov_base;
 
 			expect(at == NULL || *at == n);
-			buf_give(&pool, &buf[n]);
+			store_buf_return(&buf[n]);
 			continue;
 		}
 		buf[n] = buf_take_now(&pool, (uint32_t)prng_below(&p, i % 7 == 0 ? 300000 : 9000));
@@ -197,7 +197,7 @@ TEST(a_long_run_of_takes_and_gives_never_hands_out_a_block_twice)
 	expect(taken > 5000);
 	for (unsigned n = 0; n < 64; n++) {
 		if (buf[n] != NULL)
-			buf_give(&pool, &buf[n]);
+			store_buf_return(&buf[n]);
 	}
 	pool_end(&loop, &pool);
 }
