@@ -26,11 +26,13 @@ static void identify_controller(const struct ctrl *c, struct nv_id_controller *i
 	nv_text_pad(id->mn, sizeof(id->mn), s->discovery ? "kvof discovery" : "kvof array");
 	nv_text_pad(id->fr, sizeof(id->fr), KVOF_VERSION);
 	for (unsigned i = 0; i < TARGET_NAMESPACES; i++) {
-		if (s->ns[i].ops == NULL)
+		const struct ns *ns = s->ns[i];
+
+		if (ns == NULL)
 			continue;
-		if (s->ns[i].transfer_bytes_max > transfer)
-			transfer = s->ns[i].transfer_bytes_max;
-		volatile_cache |= !s->ns[i].durable && !s->ns[i].memory;
+		if (ns->transfer_bytes_max > transfer)
+			transfer = ns->transfer_bytes_max;
+		volatile_cache |= !ns->durable && !ns->memory;
 	}
 	while (transfer >> 12 > UINT64_C(1) << id->mdts)
 		id->mdts++;
@@ -68,9 +70,9 @@ static void identify_list(const struct subsys *s, uint32_t after, int csi, struc
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < TARGET_NAMESPACES; i++) {
-		const struct ns *ns = &s->ns[i];
+		const struct ns *ns = s->ns[i];
 
-		if (ns->ops != NULL && ns->nsid > after && (csi < 0 || ns->ops->csi == csi))
+		if (ns != NULL && ns->nsid > after && (csi < 0 || ns->ops->csi == csi))
 			id->nsid[n++] = le32_of(ns->nsid);
 	}
 }
@@ -90,8 +92,8 @@ static void identify_command_sets(const struct subsys *s, struct nv_id_command_s
 	uint64_t sets = 0;
 
 	for (unsigned i = 0; i < TARGET_NAMESPACES; i++)
-		if (s->ns[i].ops != NULL)
-			sets |= UINT64_C(1) << s->ns[i].ops->csi;
+		if (s->ns[i] != NULL)
+			sets |= UINT64_C(1) << s->ns[i]->ops->csi;
 	id->vector[0] = le64_of(sets);
 }
 
@@ -142,8 +144,7 @@ static nv_status identify_check(const struct subsys *s, const struct nv_identify
 				struct bad *bad)
 {
 	const uint16_t at_nsid = offsetof(struct nv_sqe, nsid), at_csi = 47;
-	const struct ns *ns = what->nsid >= 1 && what->nsid <= TARGET_NAMESPACES &&
-			      s->ns[what->nsid - 1].ops != NULL ? &s->ns[what->nsid - 1] : NULL;
+	const struct ns *ns = subsys_ns(s, what->nsid);
 
 	switch (what->cns) {
 	case NV_CNS_CONTROLLER:
@@ -202,7 +203,7 @@ static bool abort_one(struct ctrl *c, struct nv_abort what)
 	struct queue *q = what.sqid <= TARGET_QUEUES ? c->queue[what.sqid] : NULL;
 
 	if (what.sqid == 0)
-		return ctrl_abort_aer(c, what.cid);
+		return event_request_abort(c, what.cid);
 	for (unsigned i = 0; q != NULL && i < q->entries; i++) {
 		struct req *req = &q->req[i];
 
@@ -263,7 +264,7 @@ void admin_command(struct req *req)
 		abort_command(req);
 		break;
 	case NV_ADMIN_ASYNC_EVENT:
-		ctrl_aer(req);
+		event_request(req);
 		break;
 	default:                                       /* Keep Alive: arriving is all it does */
 		subsys_health_look(c->subsys);

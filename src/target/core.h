@@ -20,6 +20,8 @@
  *    controller until it is freed.
  *  - ctrl->leased_bytes is the sum of req->share_bytes over the controller's shared requests;
  *    ns->unproven_bytes the sum over all requests with req->unproven.
+ *  - ns->busy is the number of requests that name it, plus the controllers that flush it; subsys->
+ *    refs the number of controllers whose memory is there, and of namespaces that are leaving.
  */
 #ifndef KVOF_TARGET_CORE_H
 #define KVOF_TARGET_CORE_H
@@ -114,6 +116,7 @@ struct ctrl {
 	unsigned queues_granted;
 	unsigned io_busy;                    /* I/O requests that are not FREE */
 	struct store_op flush;               /* of a shutdown, namespace after namespace */
+	struct ns *flush_ns;
 	unsigned flush_next;
 	bool flushing;
 
@@ -123,10 +126,12 @@ struct ctrl {
 	struct req *aer[TARGET_EVENTS];
 	unsigned aer_count;
 	uint32_t events_on;                  /* feature 0Bh */
-	bool health_due, health_told;        /* to be told; told, and the log not read since */
+	/* bits by enum event: to be told; told, log not read */
+	uint32_t events_due, events_told;
+	uint64_t changed;                    /* namespaces, bit nsid - 1, since log 04h was read */
 
 	uint32_t feature_arbitration, feature_power, feature_temperature, feature_recovery;
-	uint32_t edneks_off;                 /* bit nsid - 1: Delete of an absent key succeeds */
+	uint64_t edneks_off;                 /* bit nsid - 1: Delete of an absent key succeeds */
 
 	uint64_t errors;                     /* of all time; the last TARGET_ERRORS are kept */
 	struct nv_log_error error[TARGET_ERRORS];
@@ -150,9 +155,10 @@ struct subsys {
 	char serial[21];
 	char host[TARGET_HOSTS][NV_NQN_BYTES_MAX + 1];
 	unsigned host_count;
-	struct ns ns[TARGET_NAMESPACES];     /* nsid - 1; ops NULL where there is none */
+	struct ns *ns[TARGET_NAMESPACES];    /* nsid - 1; NULL where there is none */
 	struct list_link ctrls;
-	unsigned ctrl_count;
+	unsigned ctrl_count, refs;
+	bool gone;                           /* removed; freed with its last controller */
 	uint16_t cntlid_next;
 };
 
@@ -167,8 +173,9 @@ struct target {
 	struct wire_opts wire;
 	uint64_t handshake_ns;
 	unsigned queues_max, conns_max, ctrls_max;
-	struct subsys *subsys;               /* [subsys_count]; the last is Discovery */
-	unsigned subsys_count;
+	struct subsys *subsys[TARGET_SUBSYSTEMS + 1];        /* NULL: none; the first: Discovery */
+	uint64_t discovery_changes;
+	unsigned leaving;                    /* namespaces that were removed, with work left */
 	struct target_port port[TARGET_LISTENERS];
 	unsigned port_count;
 	struct list_link queues;
@@ -183,14 +190,16 @@ struct target {
 
 /* --- subsys.c -------------------- */
 
-int subsys_init(struct subsys *s, struct target *t, const struct target_subsys_opts *opts,
-		char why[256]);
-void subsys_init_discovery(struct subsys *s, struct target *t);
+int subsys_make(struct target *t, const struct target_subsys_opts *opts, char why[256]);
+int subsys_make_discovery(struct target *t);
+void subsys_free_all(struct target *t);               /* no controller is left */
+void subsys_put(struct subsys *s);                    /* a controller less */
+void subsys_ns_unbusy(struct ns *ns);                 /* may free it */
 struct subsys *subsys_find(struct target *t, const char *nqn);
 bool subsys_allows(const struct subsys *s, const char *hostnqn);
 /* True when some subsystem would refuse this host: then a name that does not exist is not told. */
 bool subsys_hides_from(const struct target *t, const char *hostnqn);
-struct ns *subsys_ns(struct subsys *s, uint32_t nsid);       /* NULL: none */
+struct ns *subsys_ns(const struct subsys *s, uint32_t nsid);       /* NULL: none */
 /* Tells the hosts that asked for it when a drive has failed since the last look. */
 void subsys_health_look(struct subsys *s);
 /* Bytes that one controller may hold of the pool behind ns. */
@@ -221,10 +230,18 @@ struct nv_cap ctrl_cap(void);
 void ctrl_cc_write(struct ctrl *c, uint32_t cc);
 void ctrl_idle(struct ctrl *c);                       /* an I/O request or queue ended */
 void ctrl_error_note(struct ctrl *c, const struct req *req, nv_status status);
-void ctrl_aer(struct req *req);
-bool ctrl_abort_aer(struct ctrl *c, uint16_t cid);
-void ctrl_health_event(struct ctrl *c);               /* a drive has failed */
-void ctrl_health_read(struct ctrl *c);                /* the host has read the SMART log */
+
+/* --- event.c -------------------- */
+
+enum event { EVENT_HEALTH, EVENT_NAMESPACE, EVENT_DISCOVERY, EVENTS };
+void event_come(struct ctrl *c, enum event event);    /* told if the host asked for such */
+void event_log_read(struct ctrl *c, enum event event);
+void event_reset(struct ctrl *c);
+void event_request(struct req *req);
+bool event_request_abort(struct ctrl *c, uint16_t cid);
+void event_requests_drop(struct ctrl *c);
+
+/* --- the page (ctrl.c) -------------------- */
 
 /* The page: page(req) is called, now or later, when req holds it; given back by req_end(). */
 void ctrl_page_give(struct ctrl *c);

@@ -102,8 +102,7 @@ uint32_t ctrl_csts_of(enum ctrl_state state, uint32_t cc)
 static void features_reset(struct ctrl *c)
 {
 	c->queues_granted = c->target->queues_max;
-	c->events_on = 0;
-	c->health_due = c->health_told = false;
+	event_reset(c);
 	c->feature_arbitration = c->feature_power = 0;
 	c->feature_temperature = c->feature_recovery = 0;
 	c->edneks_off = 0;
@@ -185,6 +184,7 @@ int ctrl_make(struct subsys *s, const struct nv_connect *connect, struct ctrl **
 	c->page_bytes = page_bytes;
 	c->target = s->target;
 	c->subsys = s;
+	s->refs++;
 	c->refs = 1;
 	c->cntlid = cntlid_take(s);
 	memcpy(c->hostnqn, connect->hostnqn, sizeof(c->hostnqn));
@@ -211,6 +211,7 @@ void ctrl_put(struct ctrl *c)
 	must(c->state == CTRL_GONE && c->io_queues == 0 && c->io_busy == 0 && c->aer_count == 0);
 	must(c->leased_bytes == 0 && c->page_holder == NULL);
 	must(list_empty(&c->share_wait) && list_empty(&c->page_wait));
+	subsys_put(c->subsys);
 	free(c->page);
 	c->magic = 0;
 	free(c);
@@ -255,6 +256,8 @@ static bool flush_more(struct ctrl *c)
 
 		if (ns == NULL)
 			continue;
+		c->flush_ns = ns;
+		ns->busy++;
 		c->flush = (struct store_op){.done = ctrl_flushed};
 		store_flush(ns->store, &c->flush);
 		return true;
@@ -280,6 +283,7 @@ static void ctrl_flushed(struct store_op *op, int res)
 	OBJ_CHECK(c, CTRL_MAGIC);
 	if (res != 0)
 		log_error("controller %u: flush at shutdown: %d", c->cntlid, res);
+	subsys_ns_unbusy(c->flush_ns);
 	if (flush_more(c))
 		return;
 	c->flushing = false;
@@ -306,12 +310,6 @@ void ctrl_idle(struct ctrl *c)
 	}
 }
 
-static void aer_drop_all(struct ctrl *c)
-{
-	while (c->aer_count > 0)
-		(void)ctrl_abort_aer(c, le16_get(c->aer[0]->cmd->sqe.cid));
-}
-
 /* Carries out what the change from cc_old to c->cc asks for. */
 static void ctrl_step(struct ctrl *c, uint32_t cc_old)
 {
@@ -323,7 +321,7 @@ static void ctrl_step(struct ctrl *c, uint32_t cc_old)
 	if (step.flush)
 		c->cc_shut = c->cc;
 	if (step.stop_queues) {
-		aer_drop_all(c);
+		event_requests_drop(c);
 		ctrl_queues_stop(c);
 	}
 	ctrl_idle(c);
@@ -338,7 +336,7 @@ void ctrl_cc_write(struct ctrl *c, uint32_t cc)
 	ctrl_step(c, cc_old);
 }
 
-/* --- errors and events -------------------- */
+/* --- errors -------------------- */
 
 void ctrl_error_note(struct ctrl *c, const struct req *req, nv_status status)
 {
@@ -352,66 +350,6 @@ void ctrl_error_note(struct ctrl *c, const struct req *req, nv_status status)
 		.location = le16_of(req->failed ? req->bad_offset : UINT16_MAX),
 		.nsid = req->cmd->sqe.nsid, .trtype = NV_TRTYPE_TCP,
 	};
-}
-
-/* [BASE 2.0] section 5.2: SMART event 00h, reliability; once until the log has been read. */
-#define HEALTH_EVENT (UINT32_C(1) | 0x00 << 8 | NV_LOG_SMART << 16)
-#define HEALTH_EVENT_ON (UINT32_C(1) << 2)             /* critical warning bit 2 in feature 0Bh */
-
-static void health_tell(struct ctrl *c)
-{
-	struct req *req;
-
-	if (!c->health_due || c->health_told || c->aer_count == 0)
-		return;
-	c->health_due = false;
-	c->health_told = true;
-	req = c->aer[--c->aer_count];
-	req_answer(req, NV_OK, HEALTH_EVENT);
-	req_end(req);
-}
-
-void ctrl_health_event(struct ctrl *c)
-{
-	OBJ_CHECK(c, CTRL_MAGIC);
-	if ((c->events_on & HEALTH_EVENT_ON) == 0)
-		return;
-	c->health_due = true;
-	health_tell(c);
-}
-
-void ctrl_health_read(struct ctrl *c)
-{
-	c->health_told = false;
-	health_tell(c);
-}
-
-void ctrl_aer(struct req *req)
-{
-	struct ctrl *c = req->queue->ctrl;
-
-	if (c->aer_count == TARGET_EVENTS) {
-		req_fail(req, NV_AER_LIMIT, NULL);
-		return;
-	}
-	req_go(req, REQ_AER);
-	c->aer[c->aer_count++] = req;
-	health_tell(c);
-}
-
-bool ctrl_abort_aer(struct ctrl *c, uint16_t cid)
-{
-	for (unsigned i = 0; i < c->aer_count; i++) {
-		struct req *req = c->aer[i];
-
-		if (le16_get(req->cmd->sqe.cid) != cid)
-			continue;
-		c->aer[i] = c->aer[--c->aer_count];
-		req_answer(req, NV_ABORTED_BY_REQUEST, 0);
-		req_end(req);
-		return true;
-	}
-	return false;
 }
 
 /* --- the page -------------------- */

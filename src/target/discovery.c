@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The discovery log: one entry for each subsystem that the host may use, at each address. A host
- * sees only what would accept it. What is listed does not change while an array runs, so GENCTR
- * stays 1. The target's loop.
+ * sees only what would accept it. GENCTR counts the changes since the array was started. The
+ * target's loop.
  */
 #include "target/core.h"
 
@@ -30,10 +30,10 @@ uint32_t discovery_log(struct target *t, const char *hostnqn, uint8_t *out, uint
 
 	_Static_assert(TARGET_DISCOVERY_BYTES >= 1024 * (1 + TARGET_SUBSYSTEMS * TARGET_LISTENERS),
 		       "every subsystem at every listener has its entry");
-	for (unsigned i = 0; i < t->subsys_count; i++) {
-		const struct subsys *s = &t->subsys[i];
+	for (unsigned i = 0; i < ARRAY_COUNT(t->subsys); i++) {
+		const struct subsys *s = t->subsys[i];
 
-		if (s->discovery || !subsys_allows(s, hostnqn))
+		if (s == NULL || s->discovery || !subsys_allows(s, hostnqn))
 			continue;
 		for (unsigned p = 0; p < t->port_count; p++) {
 			must(used + sizeof(struct nv_discovery_entry) <= out_bytes);
@@ -46,6 +46,6 @@ uint32_t discovery_log(struct target *t, const char *hostnqn, uint8_t *out, uint
 	}
 	if (out != NULL)
 		*(struct nv_discovery_header *)out = (struct nv_discovery_header){
-			.genctr = le64_of(1), .numrec = le64_of(count)};
+			.genctr = le64_of(1 + t->discovery_changes), .numrec = le64_of(count)};
 	return used;
 }

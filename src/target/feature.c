@@ -101,7 +101,8 @@ static nv_status queues_set(struct ctrl *c, uint32_t cdw11, uint64_t *result, st
 static nv_status feature_store(struct ctrl *c, const struct nv_feature *f, uint64_t *result,
 			       struct bad *bad)
 {
-	uint32_t *word = feature_word(c, f->fid), bit;
+	uint32_t *word = feature_word(c, f->fid);
+	uint64_t bit;
 
 	must(feature_find(c, f->fid) != NULL);
 	if (word != NULL) {
@@ -120,7 +121,7 @@ static nv_status feature_store(struct ctrl *c, const struct nv_feature *f, uint6
 		return nv_bad(bad, NV_IOCS_REJECTED, offsetof(struct nv_sqe, cdw11), "combination");
 	default:
 		must(f->fid == NV_FEAT_KV_CONFIGURATION);
-		bit = UINT32_C(1) << (f->nsid - 1);
+		bit = UINT64_C(1) << (f->nsid - 1);
 		c->edneks_off = f->cdw11 & NV_KV_EDNEK ? c->edneks_off & ~bit : c->edneks_off | bit;
 		return NV_OK;
 	}

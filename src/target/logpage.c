@@ -36,7 +36,7 @@ static uint32_t log_smart(struct ctrl *c, const struct nv_log *log)
 	uint64_t media_errors = 0;
 
 	if (!log->retain_event)
-		ctrl_health_read(c);
+		event_log_read(c, EVENT_HEALTH);
 	out->available_spare = 100;
 	for (uint32_t nsid = 1; nsid <= TARGET_NAMESPACES; nsid++) {
 		const struct ns *ns = subsys_ns(c->subsys, nsid);
@@ -67,10 +67,20 @@ static uint32_t log_firmware(struct ctrl *c, const struct nv_log *log)
 	return sizeof(*out);
 }
 
-/* Namespaces don't change while an array runs: the list is empty. */
 static uint32_t log_changed(struct ctrl *c, const struct nv_log *log)
 {
-	return sizeof(struct nv_log_changed);
+	struct nv_log_changed *out = (struct nv_log_changed *)c->page;
+	unsigned n = 0;
+
+	_Static_assert(TARGET_NAMESPACES <= 64, "a bit each");
+	for (uint32_t nsid = 1; nsid <= TARGET_NAMESPACES; nsid++)
+		if (c->changed >> (nsid - 1) & 1)
+			out->nsid[n++] = le32_of(nsid);
+	if (!log->retain_event) {
+		c->changed = 0;
+		event_log_read(c, EVENT_NAMESPACE);
+	}
+	return sizeof(*out);
 }
 
 /* Linux shows no KV namespace whose controller doesn't answer this with CSI 01h. */
@@ -85,16 +95,18 @@ static uint32_t log_effects(struct ctrl *c, const struct nv_log *log)
 	for (unsigned i = 0; i < sizeof(admin); i++)
 		out->admin[admin[i]] = le32_of(NV_EFFECT_SUPPORTED);
 	for (unsigned i = 0; i < TARGET_NAMESPACES; i++) {
-		const struct ns_ops *ops = c->subsys->ns[i].ops;
+		const struct ns *ns = c->subsys->ns[i];
 
-		if (ops != NULL && ops->csi == log->csi)
-			ops->effects(out);
+		if (ns != NULL && ns->ops->csi == log->csi)
+			ns->ops->effects(out);
 	}
 	return sizeof(*out);
 }
 
 static uint32_t log_discovery(struct ctrl *c, const struct nv_log *log)
 {
+	if (!log->retain_event)
+		event_log_read(c, EVENT_DISCOVERY);
 	return discovery_log(c->target, c->hostnqn, c->page, c->page_bytes);
 }
 

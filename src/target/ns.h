@@ -26,8 +26,15 @@ struct ns_ops {
 };
 
 struct ns {
-	const struct ns_ops *ops;            /* NULL: no such namespace */
+	const struct ns_ops *ops;
+	struct subsys *subsys;
 	uint32_t nsid;
+	/* who names it: it is freed when nobody does any more */
+	unsigned busy;
+	bool leaving;                        /* removed: what is at work ends, with 00h/0Bh */
+	struct loop_timer leave;             /* those who wait for their host are cut off then */
+	void (*left)(void *arg);
+	void *left_arg;
 	struct store *store;
 	uint64_t buffer_bytes;
 	uint32_t value_bytes_max;

@@ -93,6 +93,8 @@ static void kv_pulled(struct wire_cmd *cmd, int res)
 #endif
 	if (q->state == QUEUE_DEAD)
 		req_end(req);
+	else if (kv_ns(req)->leaving)
+		req_fail(req, NV_INVALID_NAMESPACE, NULL);
 	else if (res == -EBADMSG) {
 		counts(req)->digest_errors++;
 		req_fail(req, NV_TRANSIENT_TRANSPORT, NULL);

@@ -114,7 +114,7 @@ static void req_cancel(struct req *req)
 			req_end(req);
 		break;
 	case REQ_AER:
-		(void)ctrl_abort_aer(req->queue->ctrl, le16_get(req->cmd->sqe.cid));
+		(void)event_request_abort(req->queue->ctrl, le16_get(req->cmd->sqe.cid));
 		break;
 	default:
 		break;
@@ -280,6 +280,9 @@ void req_end(struct req *req)
 	if (c->page_holder == req)
 		ctrl_page_give(c);
 	req_share_give(req, 0);
+	if (req->ns != NULL)
+		subsys_ns_unbusy(req->ns);     /* may free it */
+	req->ns = NULL;
 	if (q->qid == 0)
 		return;
 	must(c->io_busy > 0);
@@ -358,6 +361,7 @@ static void io_command(struct req *req)
 			 &(struct bad){offsetof(struct nv_sqe, nsid), "no such namespace"});
 		return;
 	}
+	req->ns->busy++;
 	if (req->ns->ops->csi != NV_CSI_NVM && (c->cc & NV_CC_CSS) != NV_CC_CSS_IOCS) {
 		req_fail(req, NV_IOCS_NOT_ENABLED, NULL);
 		return;

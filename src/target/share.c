@@ -95,6 +95,8 @@ static void req_buf_ready(struct store_buf_wait *wait, struct store_buf *buf)
 	req->buf = buf;
 	if (q->state == QUEUE_DEAD)
 		req_end(req);
+	else if (req->ns->leaving)
+		req_fail(req, NV_INVALID_NAMESPACE, NULL);
 	else
 		req->ready(req);
 	queue_done(q);

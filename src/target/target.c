@@ -22,7 +22,7 @@ static void drain_timer(struct loop_timer *timer);
 
 static void target_free(struct target *t)
 {
-	free(t->subsys);
+	subsys_free_all(t);
 	free(t->list_page);
 	t->magic = 0;
 	free(t);
@@ -62,21 +62,19 @@ int target_open(const struct target_opts *opts, char why[256], struct target **o
 	t->ctrls_max = opts->ctrls_max != 0 ? opts->ctrls_max : TARGET_CTRLS;
 	list_init(&t->queues);
 	loop_timer_init(&t->drain, drain_timer);
-	t->subsys = calloc(opts->subsys_count + 1, sizeof(*t->subsys));
 	t->list_page = malloc(TARGET_LIST_BYTES);
-	if (t->subsys == NULL || t->list_page == NULL) {
-		target_free(t);
-		snprintf(why, 256, "target: no memory");
-		return -ENOMEM;
-	}
+	if (t->list_page == NULL)
+		rc = -ENOMEM;
+	if (rc == 0)
+		rc = subsys_make_discovery(t);
 	for (unsigned i = 0; rc == 0 && i < opts->subsys_count; i++)
-		rc = subsys_init(&t->subsys[i], t, &opts->subsys[i], why);
+		rc = subsys_make(t, &opts->subsys[i], why);
 	if (rc != 0) {
+		if (rc == -ENOMEM)
+			snprintf(why, 256, "target: no memory");
 		target_free(t);
 		return rc;
 	}
-	subsys_init_discovery(&t->subsys[opts->subsys_count], t);
-	t->subsys_count = opts->subsys_count + 1;
 	*out = t;
 	return 0;
 }
@@ -168,7 +166,7 @@ static void drain_timer(struct loop_timer *timer)
 		queue_kill(q);
 		queue_done(q);
 	}
-	if (!list_empty(&t->queues)) {
+	if (!list_empty(&t->queues) || t->leaving > 0) {
 		loop_timer_set(t->loop, &t->drain, loop_now_ns(t->loop) + DRAIN_LOOK_NS);
 		return;
 	}

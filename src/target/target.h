@@ -4,7 +4,7 @@
  *
  *	phase      legal calls
  *	opened     target_listen(), target_counts()
- *	serving    the same; the loop runs
+ *	serving    the same, target_subsys_*(), target_ns_*(); the loop runs
  *	closing    none; closed(arg) ends it
  *
  * Owned by one loop, the one that owns the stores.
@@ -69,6 +69,33 @@ int target_open(const struct target_opts *opts, char why[256], struct target **o
  */
 int target_listen(struct target *t, const struct sock_addr *addr, const char *advertise,
 		  uint16_t *port);
+
+/**
+ * target_subsys_add() - makes a subsystem while the array serves; Discovery controllers are told
+ * Return: 0; -EINVAL with a sentence in why (name, or TARGET_SUBSYSTEMS reached); -ENOMEM.
+ */
+int target_subsys_add(struct target *t, const struct target_subsys_opts *opts, char why[256]);
+
+/* Its hosts are disconnected. Return: 0; -ENOENT; -EBUSY it has namespaces. */
+int target_subsys_remove(struct target *t, const char *nqn);
+
+/**
+ * target_ns_add() - gives a subsystem a namespace while the array serves; its hosts are told
+ * Return: 0; -ENOENT no such subsystem; -EINVAL with a sentence in why; -ENOMEM.
+ */
+int target_ns_add(struct target *t, const char *nqn, const struct target_ns_opts *opts,
+		  char why[256]);
+
+/**
+ * target_ns_remove() - takes a namespace away: its hosts are told, commands for it are answered
+ * 00h/0Bh from now on
+ * @left: called once, never from inside, when nothing of the target uses its store any more: within
+ *        TARGET_LEAVE_NS and what the store needs for what it has at work
+ * Return: 0; -ENOENT (left() is not called).
+ */
+int target_ns_remove(struct target *t, const char *nqn, uint32_t nsid, void (*left)(void *arg),
+		     void *arg);
+#define TARGET_LEAVE_NS (700 * NS_PER_MS)
 
 /**
  * target_close() - no new hosts; commands at work end or are dropped within @drain_ns; then every

@@ -348,7 +348,7 @@ def a01(a, cns):
         status_of(c.identify(cns, nsid=1)[0], (0, 2))
 
 
-@each('A02 Identify of a namespace that is not there', [0, 2, 17, 0xFFFFFFFF])
+@each('A02 Identify of a namespace that is not there', [0, 2, 65, 0xFFFFFFFF])
 def a02(a, nsid):
     with l2(a.port) as c:
         answer, data = c.identify(0, nsid)

@@ -276,7 +276,7 @@ def k30(a):
                 assert data == value[::-1] and answer.dw0 == size, size
 
 
-@each('K31 a namespace that is not there is 0/0B', [0, 2, 17, 0xFFFFFFFF])
+@each('K31 a namespace that is not there is 0/0B', [0, 2, 65, 0xFFFFFFFF])
 def k31(a, nsid):
     with Host(a.port) as h:
         answer, _ = h.io.command(kv(0x14, 1, b'k31', nsid=nsid))
