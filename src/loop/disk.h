@@ -32,7 +32,7 @@ struct disk_info {
 
 /* What the drive really moved, counted at this door (promise P10). */
 struct disk_counts {
-	uint64_t reads, writes, flushes, discards;
+	uint64_t reads, writes, flushes, discards, zeroes;
 	uint64_t read_bytes, write_bytes;
 	uint64_t errors;
 };
@@ -60,7 +60,8 @@ struct disk_extent {
 /**
  * disk_open_part() - a part of an open drive as a disk of its own, on any loop
  * @whole:   from disk_open(); stays open, locked and unused by others until all parts are closed
- * @extents: [extent_count], in order, copied; multiples of 4096. Offset 0 of the part is the first's
+ * @extents: [extent_count], in order, copied; multiples of 4096; the part begins with the first
+ *
  * Called on the thread that owns @loop, or before it runs. disk_info() tells the part's size;
  * disk_counts() counts what this part moved.
  * Return: 0; -EINVAL; -ENOMEM.
@@ -68,7 +69,7 @@ struct disk_extent {
 int disk_open_part(struct loop *loop, struct disk *whole, const struct disk_extent *extents,
 		   unsigned extent_count, struct disk **out);
 
-/* No I/O may be in flight. */
+/* No I/O may be in flight; a whole's parts are closed before. */
 void disk_close(struct disk **disk);
 
 const struct disk_info *disk_info(const struct disk *disk);
@@ -81,10 +82,15 @@ void disk_read(struct disk *disk, struct disk_io *io);
 void disk_write(struct disk *disk, struct disk_io *io);
 void disk_flush(struct disk *disk, struct disk_io *io);
 void disk_discard(struct disk *disk, struct disk_io *io);
+/* Reads as zeros when done, durable after a flush; the drive keeps the room. Zeros are written
+ * where the drive has no better way. */
+void disk_zero(struct disk *disk, struct disk_io *io);
 
-/* The same, blocking: only at open and close of a store, before or after loop_run(). */
+/* The same, blocking: only at open and close of a store, before or after loop_run(); of a loop that
+ * does not turn, from any one thread at a time. */
 int disk_read_now(struct disk *disk, void *into, uint64_t bytes, uint64_t offset_bytes);
 int disk_write_now(struct disk *disk, const void *from, uint64_t bytes, uint64_t offset_bytes);
 int disk_flush_now(struct disk *disk);
+int disk_discard_now(struct disk *disk, uint64_t bytes, uint64_t offset_bytes);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Purpose: the simulator's drives. A medium belongs to the world and outlives the node that opened
- * it; struct disk is one opening of a medium.
+ * it; struct disk is one opening of a medium, or of a part of it.
  *
  * Theory: three sparse maps per medium: `now`, the bytes that a reader sees (all completed writes);
  * `alt`, for each sector written since the last flush, one older content that a power cut may bring
@@ -54,13 +54,22 @@ struct sim_medium {
 	unsigned flushes_flying;
 	bool memory, poked;                     /* poked: a test holds a pointer into `now` */
 	enum sim_disk_mode mode;
-	struct disk *open;
+	struct list_link opens;                 /* disk.of_medium: the whole, its parts */
 	uint8_t *rotten;                        /* a byte a sector; NULL: all is well */
+};
+
+struct extent {
+	uint64_t at_bytes;                      /* in the part */
+	uint64_t offset_bytes, bytes;           /* in the medium */
 };
 
 struct disk {
 	uint32_t magic;
+	bool part;
 	struct list_link link;                  /* in loop.disks */
+	struct list_link of_medium;             /* in medium.opens */
+	struct extent *extent;                  /* [extent_count]; a whole has one */
+	unsigned extent_count;
 	struct loop *loop;
 	struct sim_medium *medium;
 	struct disk_info info;
@@ -68,7 +77,7 @@ struct disk {
 	struct list_link flying;                /* sim_flight */
 };
 
-enum sim_io_kind { SIM_IO_READ, SIM_IO_WRITE, SIM_IO_FLUSH, SIM_IO_DISCARD };
+enum sim_io_kind { SIM_IO_READ, SIM_IO_WRITE, SIM_IO_FLUSH, SIM_IO_DISCARD, SIM_IO_ZERO };
 
 /* One I/O between submission and completion. */
 struct sim_flight {
@@ -97,7 +106,7 @@ static uint64_t sim_medium_chunks(const struct sim_medium *m)
 
 static void sim_medium_free(struct sim_medium *m)
 {
-	must(m->open == NULL);
+	must(list_empty(&m->opens));
 	if (m->now != NULL)
 		munmap(m->now, m->bytes);
 	if (m->alt != NULL)
@@ -118,6 +127,7 @@ static struct sim_medium *sim_medium_make(const char *path, uint64_t bytes, bool
 
 	must(m != NULL && bytes % SIM_SECTOR == 0);
 	list_push_back(&sim_world->media, &m->link);
+	list_init(&m->opens);
 	m->bytes = bytes;
 	m->memory = memory;
 	memcpy(m->path, path, strlen(path) + 1);
@@ -208,34 +218,57 @@ static void sim_medium_put(struct sim_medium *m, uint64_t first, uint64_t end, s
 		m->used_end = end * SIM_SECTOR;
 }
 
-static void sim_medium_write(struct sim_medium *m, const struct iovec *iov, unsigned iov_count,
-			     uint64_t offset_bytes, uint64_t bytes)
+/* Where a place of the disk lies on the medium; *rest: bytes from there to the extent's end. */
+static uint64_t sim_place(const struct disk *d, uint64_t at_bytes, uint64_t *rest)
 {
-	struct iov_at at = iov_at_start(iov, iov_count);
+	unsigned i = 0;
 
-	m->write_number++;
-	must(m->write_number < SIM_DOOMED);
-	sim_medium_put(m, offset_bytes / SIM_SECTOR, (offset_bytes + bytes) / SIM_SECTOR, &at);
+	must(at_bytes < d->info.bytes);
+	while (at_bytes >= d->extent[i].at_bytes + d->extent[i].bytes)
+		i++;
+	at_bytes -= d->extent[i].at_bytes;
+	*rest = d->extent[i].bytes - at_bytes;
+	return d->extent[i].offset_bytes + at_bytes;
+}
+
+/* The first `bytes` of a transfer, extent by extent. */
+static void sim_disk_put(struct disk *d, const struct disk_io *io, uint64_t bytes)
+{
+	struct iov_at at = iov_at_start(io->iov, io->iov_count);
+	uint64_t done = 0;
+
+	d->medium->write_number++;
+	must(d->medium->write_number < SIM_DOOMED);
+	while (done < bytes) {
+		uint64_t rest, place = sim_place(d, io->offset_bytes + done, &rest);
+		uint64_t step = bytes_min(rest, bytes - done);
+
+		sim_medium_put(d->medium, place / SIM_SECTOR, (place + step) / SIM_SECTOR,
+			       io->iov == NULL ? NULL : &at);
+		done += step;
+	}
 }
 
 /* Some of the sectors of a write that never ended: a head, a tail, or holes. */
-static void sim_medium_tear(struct sim_medium *m, const struct disk_io *io)
+static void sim_disk_tear(struct disk *d, const struct disk_io *io)
 {
 	struct prng *p = &sim_world->prng;
 	struct iov_at at = iov_at_start(io->iov, io->iov_count);
-	uint64_t sector = io->offset_bytes / SIM_SECTOR, end = sector + io->bytes / SIM_SECTOR;
+	uint64_t sector = 0, end = io->bytes / SIM_SECTOR;
 	uint64_t granule = prng_below(p, 2) == 0 ? 1 : 4096 / SIM_SECTOR;
 	uint64_t cut = sector + prng_below(p, end - sector + 1), how = prng_below(p, 3);
 
-	m->write_number++;
+	d->medium->write_number++;
 	while (sector < end) {
-		uint64_t stop = bytes_min(bytes_round_up(sector + 1, granule), end);
+		uint64_t rest, place = sim_place(d, io->offset_bytes + sector * SIM_SECTOR, &rest);
+		uint64_t first = place / SIM_SECTOR;
+		uint64_t stop = bytes_min(bytes_round_up(first + 1, granule) - first + sector, end);
 		bool kept = how == 0   ? stop <= cut
 			    : how == 1 ? sector >= cut
 				       : prng_below(p, 2) == 0;
 
 		if (kept)
-			sim_medium_put(m, sector, stop, &at);
+			sim_medium_put(d->medium, first, first + stop - sector, &at);
 		else
 			iov_at_skip(&at, (stop - sector) * SIM_SECTOR);
 		sector = stop;
@@ -316,20 +349,33 @@ static uint64_t sim_elsewhere(const struct disk *d, uint64_t bytes)
 	return prng_below(&sim_world->prng, places) * d->info.align_bytes;
 }
 
+static bool sim_rotten(const struct sim_medium *m, uint64_t offset_bytes, uint64_t bytes)
+{
+	return m->rotten != NULL &&
+	       memchr(m->rotten + offset_bytes / SIM_SECTOR, 1, bytes / SIM_SECTOR) != NULL;
+}
+
 static int sim_do_read(struct disk *d, const struct disk_io *io)
 {
 	struct sim_medium *m = d->medium;
 	struct iov_at at = iov_at_start(io->iov, io->iov_count);
-	uint64_t offset_bytes = io->offset_bytes;
+	uint64_t done = 0, elsewhere = UINT64_MAX;
 
 	if (sim_fault_now(SIM_DISK_READ_EIO))
 		return -EIO;
 	if (sim_fault_now(SIM_DISK_READ_MISDIRECT))
-		offset_bytes = sim_elsewhere(d, io->bytes);
-	if (m->rotten != NULL && memchr(m->rotten + offset_bytes / SIM_SECTOR, 1,
-					io->bytes / SIM_SECTOR) != NULL)
-		return -EIO;
-	iov_at_put(&at, m->now + offset_bytes, io->bytes);
+		elsewhere = sim_elsewhere(d, io->bytes);
+	while (done < io->bytes) {
+		uint64_t rest, place = sim_place(d, io->offset_bytes + done, &rest);
+		uint64_t step = bytes_min(rest, io->bytes - done);
+
+		if (elsewhere != UINT64_MAX)
+			place = elsewhere + done;
+		if (sim_rotten(m, place, step))
+			return -EIO;
+		iov_at_put(&at, m->now + place, step);
+		done += step;
+	}
 	if (sim_fault_now(SIM_DISK_READ_BAD)) {
 		struct iov_at bad = iov_at_start(io->iov, io->iov_count);
 		uint8_t *byte = NULL;
@@ -345,25 +391,27 @@ static int sim_do_read(struct disk *d, const struct disk_io *io)
 
 static int sim_do_write(struct disk *d, const struct disk_io *io)
 {
-	struct sim_medium *m = d->medium;
-	uint64_t offset_bytes = io->offset_bytes;
+	struct iov_at at = iov_at_start(io->iov, io->iov_count);
 
 	if (sim_fault_now(SIM_DISK_ENOSPC))
 		return -ENOSPC;
 	if (sim_fault_now(SIM_DISK_WRITE_EIO)) {
-		uint64_t part =
-			prng_below(&sim_world->prng, io->bytes / SIM_SECTOR + 1) * SIM_SECTOR;
-
-		sim_medium_write(m, io->iov, io->iov_count, offset_bytes, part);
+		sim_disk_put(d, io, prng_below(&sim_world->prng, io->bytes / SIM_SECTOR + 1) *
+				    SIM_SECTOR);
 		return -EIO;
 	}
 	d->counts.writes++;
 	d->counts.write_bytes += io->bytes;
 	if (sim_fault_now(SIM_DISK_WRITE_LOST))
 		return 0;
-	if (sim_fault_now(SIM_DISK_WRITE_MISDIRECT))
-		offset_bytes = sim_elsewhere(d, io->bytes);
-	sim_medium_write(m, io->iov, io->iov_count, offset_bytes, io->bytes);
+	if (sim_fault_now(SIM_DISK_WRITE_MISDIRECT)) {
+		uint64_t first = sim_elsewhere(d, io->bytes) / SIM_SECTOR;
+
+		d->medium->write_number++;
+		sim_medium_put(d->medium, first, first + io->bytes / SIM_SECTOR, &at);
+		return 0;
+	}
+	sim_disk_put(d, io, io->bytes);
 	return 0;
 }
 
@@ -380,10 +428,17 @@ static int sim_do_flush(struct disk *d, uint32_t mark)
 
 static int sim_do_discard(struct disk *d, const struct disk_io *io)
 {
-	d->medium->write_number++;
-	sim_medium_put(d->medium, io->offset_bytes / SIM_SECTOR,
-		       (io->offset_bytes + io->bytes) / SIM_SECTOR, NULL);
+	sim_disk_put(d, &(struct disk_io){.offset_bytes = io->offset_bytes}, io->bytes);
 	d->counts.discards++;
+	return 0;
+}
+
+static int sim_do_zero(struct disk *d, const struct disk_io *io)
+{
+	if (sim_fault_now(SIM_DISK_WRITE_EIO))
+		return -EIO;
+	sim_disk_put(d, &(struct disk_io){.offset_bytes = io->offset_bytes}, io->bytes);
+	d->counts.zeroes++;
 	return 0;
 }
 
@@ -404,6 +459,9 @@ static int sim_do(struct disk *d, enum sim_io_kind kind, const struct disk_io *i
 			break;
 		case SIM_IO_DISCARD:
 			rc = sim_do_discard(d, io);
+			break;
+		case SIM_IO_ZERO:
+			rc = sim_do_zero(d, io);
 			break;
 		}
 	}
@@ -433,12 +491,32 @@ static int sim_disk_open_medium(const char *path, const struct disk_opts *opts,
 		if (m == NULL)
 			return -ENOSPC;
 	}
-	if (m->open != NULL)
+	if (!list_empty(&m->opens))
 		return -EBUSY;
 	if (m->mode != SIM_DISK_WELL)
 		return -EIO;
 	*out = m;
 	return 0;
+}
+
+static struct disk *sim_disk_new(struct loop *loop, struct sim_medium *m, unsigned extent_count)
+{
+	struct disk *d = calloc(1, sizeof(*d));
+
+	if (d != NULL)
+		d->extent = calloc(extent_count + 1, sizeof(*d->extent));
+	if (d == NULL || d->extent == NULL) {
+		free(d);
+		return NULL;
+	}
+	OBJ_INIT(d, SIM_DISK_MAGIC);
+	d->loop = loop;
+	d->medium = m;
+	d->info = (struct disk_info){.memory = m->memory,
+		.align_bytes = sim_world->opts.disk_align_bytes};
+	memcpy(d->info.path, m->path, sizeof(d->info.path));
+	list_init(&d->flying);
+	return d;
 }
 
 int disk_open(struct loop *loop, const char *path, const struct disk_opts *opts, struct disk **out)
@@ -452,20 +530,49 @@ int disk_open(struct loop *loop, const char *path, const struct disk_opts *opts,
 	rc = sim_disk_open_medium(path, opts, &m);
 	if (rc != 0)
 		return rc;
-	d = calloc(1, sizeof(*d));
+	d = sim_disk_new(loop, m, 1);
 	if (d == NULL) {
 		if (m->memory)
 			sim_medium_free(m);
 		return -ENOMEM;
 	}
-	OBJ_INIT(d, SIM_DISK_MAGIC);
-	d->loop = loop;
-	d->medium = m;
-	m->open = d;
-	d->info = (struct disk_info){.bytes = m->bytes, .memory = m->memory,
-		.align_bytes = sim_world->opts.disk_align_bytes};
-	memcpy(d->info.path, m->path, sizeof(d->info.path));
-	list_init(&d->flying);
+	d->info.bytes = d->extent[0].bytes = m->bytes;
+	d->extent_count = 1;
+	list_push_back(&m->opens, &d->of_medium);
+	list_push_back(&loop->disks, &d->link);
+	*out = d;
+	return 0;
+}
+
+int disk_open_part(struct loop *loop, struct disk *whole, const struct disk_extent *extents,
+		   unsigned extent_count, struct disk **out)
+{
+	struct disk *d;
+
+	OBJ_CHECK(loop, SIM_LOOP_MAGIC);
+	OBJ_CHECK(whole, SIM_DISK_MAGIC);
+	loop_must_own(loop);
+	must(!whole->part);
+	if (extent_count == 0)
+		return -EINVAL;
+	for (unsigned i = 0; i < extent_count; i++) {
+		if (extents[i].bytes == 0 ||
+		    ((extents[i].bytes | extents[i].offset_bytes) & 4095) != 0 ||
+		    extents[i].bytes > whole->info.bytes ||
+		    extents[i].offset_bytes > whole->info.bytes - extents[i].bytes)
+			return -EINVAL;
+	}
+	d = sim_disk_new(loop, whole->medium, extent_count);
+	if (d == NULL)
+		return -ENOMEM;
+	d->part = true;
+	for (unsigned i = 0; i < extent_count; i++) {
+		d->extent[i] = (struct extent){d->info.bytes, extents[i].offset_bytes,
+					       extents[i].bytes};
+		d->info.bytes += extents[i].bytes;
+	}
+	d->extent_count = extent_count;
+	list_push_back(&d->medium->opens, &d->of_medium);
 	list_push_back(&loop->disks, &d->link);
 	*out = d;
 	return 0;
@@ -475,14 +582,17 @@ static void sim_disk_forget(struct disk *d)
 {
 	struct sim_medium *m = d->medium;
 
-	must(m->open == d && list_empty(&d->flying));
-	m->open = NULL;
-	m->flush_mark = 0;
-	m->flushes_flying = 0;
+	must(list_empty(&d->flying));
+	list_remove(&d->of_medium);
 	list_remove(&d->link);
-	if (m->memory)
-		sim_medium_free(m);
+	if (list_empty(&m->opens)) {
+		m->flush_mark = 0;
+		m->flushes_flying = 0;
+		if (m->memory)
+			sim_medium_free(m);
+	}
 	d->magic = 0;
+	free(d->extent);
 	free(d);
 }
 
@@ -495,6 +605,8 @@ void disk_close(struct disk **disk)
 		return;                 /* sim_crash() takes it away */
 	loop_must_own(d->loop);
 	must(list_empty(&d->flying));
+	must(d->part || (d->medium->opens.next == &d->of_medium &&
+			 d->medium->opens.prev == &d->of_medium));
 	sim_disk_forget(d);
 }
 
@@ -529,10 +641,16 @@ static void sim_flight_crash(struct sim_flight *f)
 		sim_event_cancel(f->event);
 	if (m->mode == SIM_DISK_WELL && f->kind == SIM_IO_WRITE) {
 		if (how == 0 || sim_fault_now(SIM_DISK_WRITE_TORN))
-			sim_medium_tear(m, f->io);
+			sim_disk_tear(f->disk, f->io);
 		else if (how == 1)
-			sim_medium_write(m, f->io->iov, f->io->iov_count, f->io->offset_bytes,
-					 f->io->bytes);
+			sim_disk_put(f->disk, f->io, f->io->bytes);
+	} else if (m->mode == SIM_DISK_WELL && f->kind == SIM_IO_ZERO) {
+		uint64_t sectors = f->io->bytes / SIM_SECTOR;
+
+		if (how != 1)
+			sectors = prng_below(&sim_world->prng, sectors + 1);
+		sim_disk_put(f->disk, &(struct disk_io){.offset_bytes = f->io->offset_bytes},
+			     sectors * SIM_SECTOR);
 	} else if (m->mode == SIM_DISK_WELL && f->kind == SIM_IO_FLUSH && how == 0) {
 		sim_medium_flush(m, f->flush_mark, false);
 	}
@@ -561,7 +679,7 @@ static void sim_flight_event(struct sim_event *e)
 	f->event = NULL;
 	if (d->medium->mode == SIM_DISK_HANGS)
 		return;
-	if ((f->kind == SIM_IO_WRITE || f->kind == SIM_IO_FLUSH) &&
+	if (f->kind != SIM_IO_READ && f->kind != SIM_IO_DISCARD &&
 	    d->medium->mode == SIM_DISK_WELL && sim_write_crashes(d->loop)) {
 		sim_disk_settle(d->loop);
 		return;
@@ -625,17 +743,24 @@ void disk_discard(struct disk *disk, struct disk_io *io)
 	sim_disk_submit(disk, io, SIM_IO_DISCARD);
 }
 
+void disk_zero(struct disk *disk, struct disk_io *io)
+{
+	disk_io_check(&disk->info, io, false);
+	sim_disk_submit(disk, io, SIM_IO_ZERO);
+}
+
 static int sim_disk_now(struct disk *d, struct disk_io *io, enum sim_io_kind kind)
 {
 	OBJ_CHECK(d, SIM_DISK_MAGIC);
 	loop_must_own(d->loop);
 	if (kind != SIM_IO_FLUSH)
-		disk_io_check(&d->info, io, true);
+		disk_io_check(&d->info, io, kind != SIM_IO_DISCARD);
 	if (sim_is_ghost(d->loop))
 		return -EIO;
-	if (kind != SIM_IO_READ && d->medium->mode == SIM_DISK_WELL && sim_write_crashes(d->loop)) {
+	if ((kind == SIM_IO_WRITE || kind == SIM_IO_FLUSH) && d->medium->mode == SIM_DISK_WELL &&
+	    sim_write_crashes(d->loop)) {
 		if (kind == SIM_IO_WRITE && prng_below(&sim_world->prng, 2) == 0)
-			sim_medium_tear(d->medium, io);
+			sim_disk_tear(d, io);
 		sim_disk_settle(d->loop);
 		return -EIO;
 	}
@@ -661,6 +786,12 @@ int disk_write_now(struct disk *disk, const void *from, uint64_t bytes, uint64_t
 int disk_flush_now(struct disk *disk)
 {
 	return sim_disk_now(disk, &(struct disk_io){0}, SIM_IO_FLUSH);
+}
+
+int disk_discard_now(struct disk *disk, uint64_t bytes, uint64_t offset_bytes)
+{
+	return sim_disk_now(disk, &(struct disk_io){.bytes = bytes, .offset_bytes = offset_bytes},
+			    SIM_IO_DISCARD);
 }
 
 /* ---- the tests' side ---- */
@@ -695,13 +826,17 @@ void sim_disk_mode(const char *path, enum sim_disk_mode mode)
 
 	must(m != NULL);
 	m->mode = mode;
-	if (mode == SIM_DISK_HANGS || m->open == NULL)
+	if (mode == SIM_DISK_HANGS)
 		return;
-	LIST_FOR_EACH(link, &m->open->flying) {
-		struct sim_flight *f = container_of(link, struct sim_flight, link);
+	LIST_FOR_EACH(member, &m->opens) {
+		struct disk *d = container_of(member, struct disk, of_medium);
 
-		if (f->event == NULL && !sim_is_ghost(f->disk->loop))
-			sim_flight_schedule(f);
+		LIST_FOR_EACH(link, &d->flying) {
+			struct sim_flight *f = container_of(link, struct sim_flight, link);
+
+			if (f->event == NULL && !sim_is_ghost(f->disk->loop))
+				sim_flight_schedule(f);
+		}
 	}
 }
 

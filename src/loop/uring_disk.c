@@ -4,18 +4,22 @@
  *
  * Theory: a transfer is one request of the ring; where the kernel moved less than asked, the rest
  * is asked for again, piece by piece, until it is whole or nothing moves. A drive of memory copies
- * at once and completes in the next round of callbacks.
+ * at once and completes in the next round of callbacks. A part shares the descriptor or the memory
+ * of the whole; a transfer that reaches over the end of an extent is asked for in steps.
  *
  * Invariants: io->lease holds the place reached; what the counters say was really moved; no file
- * grows beyond the size it was made with, since every transfer is held to disk_info.bytes.
+ * grows beyond the size it was made with, since every transfer is held to disk_info.bytes. The
+ * extents of a part are sorted by their place in the part, without gaps; neighbours are one.
  *
- * Thread: the loop's own.
+ * Thread: the loop's own; parts of one drive live on several loops, and share nothing that changes
+ * but the count of them.
  */
 #include "loop/disk.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -35,8 +39,19 @@
 #define RING_DISK_MAGIC 0xd15c0000u
 #define DISK_BYTES_MIN MiB
 #define DISK_ALIGN 4096u
+#define DISK_PART_ALIGN 4096u
 
-enum disk_kind { DISK_READ, DISK_WRITE, DISK_FLUSH, DISK_DISCARD };
+enum disk_kind { DISK_READ, DISK_WRITE, DISK_FLUSH, DISK_DISCARD, DISK_ZERO };
+
+/* How zeros are made, in scratch[1]: the first that the drive takes. */
+enum disk_zero_way { ZERO_RANGE, ZERO_PUNCH, ZERO_WRITE };
+#define DISK_ZEROS_BYTES (64 * KiB)
+static const _Alignas(4096) uint8_t disk_zeros[DISK_ZEROS_BYTES];
+
+struct extent {
+	uint64_t at_bytes;              /* in the part */
+	uint64_t offset_bytes, bytes;   /* in the whole */
+};
 
 struct disk {
 	uint32_t magic;
@@ -46,6 +61,10 @@ struct disk {
 	struct disk_info info;
 	struct disk_counts counts;
 	unsigned flying;
+	struct disk *whole;             /* NULL: this is one */
+	_Atomic unsigned parts;         /* open, of this whole */
+	struct extent *extent;          /* [extent_count]; a whole has one */
+	unsigned extent_count;
 };
 
 struct disk_lease {
@@ -296,14 +315,101 @@ int disk_open(struct loop *loop, const char *path, const struct disk_opts *opts,
 	OBJ_INIT(d, RING_DISK_MAGIC);
 	d->loop = loop;
 	memcpy(d->info.path, path, strlen(path) + 1);
-	rc = opts->memory ? disk_memory_open(d, opts) : disk_file_open(d, path, opts);
+	d->extent = calloc(1, sizeof(*d->extent));
+	if (d->extent == NULL)
+		rc = -ENOMEM;
+	else
+		rc = opts->memory ? disk_memory_open(d, opts) : disk_file_open(d, path, opts);
 	if (rc != 0) {
+		free(d->extent);
 		free(d);
 		return rc;
 	}
+	d->extent[0].bytes = d->info.bytes;
+	d->extent_count = 1;
 	loop->disks++;
 	*out = d;
 	return 0;
+}
+
+/* Copies the extents, neighbours as one; the part's size comes out. -EINVAL: one is none. */
+static int extents_take(struct disk *d, const struct disk *whole, const struct disk_extent *from,
+			unsigned count)
+{
+	uint64_t mask = DISK_PART_ALIGN - 1;
+
+	for (unsigned i = 0; i < count; i++) {
+		struct extent *last = &d->extent[d->extent_count];
+
+		if (from[i].bytes == 0 || ((from[i].bytes | from[i].offset_bytes) & mask) != 0 ||
+		    from[i].bytes > whole->info.bytes ||
+		    from[i].offset_bytes > whole->info.bytes - from[i].bytes)
+			return -EINVAL;
+		if (d->extent_count > 0 &&
+		    last[-1].offset_bytes + last[-1].bytes == from[i].offset_bytes)
+			last[-1].bytes += from[i].bytes;
+		else
+			d->extent[d->extent_count++] = (struct extent){
+				d->info.bytes, from[i].offset_bytes, from[i].bytes};
+		d->info.bytes += from[i].bytes;
+	}
+	return count == 0 ? -EINVAL : 0;
+}
+
+int disk_open_part(struct loop *loop, struct disk *whole, const struct disk_extent *extents,
+		   unsigned extent_count, struct disk **out)
+{
+	struct disk *d = calloc(1, sizeof(*d));
+	int rc = -ENOMEM;
+
+	OBJ_CHECK(loop, RING_LOOP_MAGIC);
+	OBJ_CHECK(whole, RING_DISK_MAGIC);
+	loop_must_own(loop);
+	must(whole->whole == NULL);
+	if (d != NULL)
+		d->extent = calloc(extent_count + 1, sizeof(*d->extent));
+	if (d == NULL || d->extent == NULL)
+		goto failed;
+	OBJ_INIT(d, RING_DISK_MAGIC);
+	d->loop = loop;
+	d->whole = whole;
+	d->info = whole->info;
+	d->info.made = false;
+	d->info.bytes = 0;
+	d->fd = whole->fd;
+	d->memory = whole->memory;
+	rc = extents_take(d, whole, extents, extent_count);
+	if (rc != 0)
+		goto failed;
+	atomic_fetch_add(&whole->parts, 1);
+	loop->disks++;
+	*out = d;
+	return 0;
+failed:
+	if (d != NULL)
+		free(d->extent);
+	free(d);
+	return rc;
+}
+
+/* Where a place of the disk lies in the whole; *rest: bytes from there to the end of the extent. */
+static uint64_t disk_place(const struct disk *d, uint64_t at_bytes, uint64_t *rest)
+{
+	unsigned low = 0, high = d->extent_count;
+
+	must(at_bytes < d->info.bytes);
+	while (high - low > 1) {
+		unsigned middle = low + (high - low) / 2;
+
+		if (d->extent[middle].at_bytes <= at_bytes)
+			low = middle;
+		else
+			high = middle;
+	}
+	at_bytes -= d->extent[low].at_bytes;
+	must(at_bytes < d->extent[low].bytes);
+	*rest = d->extent[low].bytes - at_bytes;
+	return d->extent[low].offset_bytes + at_bytes;
 }
 
 void disk_close(struct disk **disk)
@@ -312,14 +418,17 @@ void disk_close(struct disk **disk)
 
 	OBJ_TAKE(d, disk, RING_DISK_MAGIC);
 	loop_must_own(d->loop);
-	must(d->flying == 0);
-	if (d->memory != NULL)
+	must(d->flying == 0 && atomic_load(&d->parts) == 0);
+	if (d->whole != NULL)
+		must(atomic_fetch_sub(&d->whole->parts, 1) > 0);
+	else if (d->memory != NULL)
 		munmap(d->memory, d->info.bytes);
 	else
 		close(d->fd);           /* gives the lock back */
 	must(d->loop->disks > 0);
 	d->loop->disks--;
 	d->magic = 0;
+	free(d->extent);
 	free(d);
 }
 
@@ -358,26 +467,40 @@ static void disk_count(struct disk *d, enum disk_kind kind, uint64_t bytes, int 
 	case DISK_DISCARD:
 		d->counts.discards++;
 		break;
+	case DISK_ZERO:
+		d->counts.zeroes++;
+		break;
 	}
 }
 
-/* Hands the rest of a transfer to the ring. */
+/* Whole pieces at hand that fit into `room` bytes. */
+static unsigned pieces_within(const struct iov_at *at, uint64_t room)
+{
+	unsigned count = 0;
+
+	while (at->into == 0 && count < at->count && at->iov[count].iov_len <= room)
+		room -= at->iov[count++].iov_len;
+	return count;
+}
+
+/* Hands the rest of a transfer to the ring, as far as the extent goes. */
 static void disk_submit(struct disk *d, struct disk_io *io)
 {
 	struct io_uring_sqe *sqe = ring_sqe(d->loop);
 	struct disk_lease *lease = lease_of(io);
 	bool write = io->op.scratch[0] == DISK_WRITE;
-	uint64_t at_bytes = io->offset_bytes + lease->done;
+	uint64_t rest, at_bytes = disk_place(d, io->offset_bytes + lease->done, &rest);
+	unsigned pieces = pieces_within(&lease->at, rest);
 
-	if (lease->done == 0 && io->iov_count > 1) {
+	if (pieces > 1) {
 		if (write)
-			io_uring_prep_writev(sqe, d->fd, io->iov, io->iov_count, at_bytes);
+			io_uring_prep_writev(sqe, d->fd, lease->at.iov, pieces, at_bytes);
 		else
-			io_uring_prep_readv(sqe, d->fd, io->iov, io->iov_count, at_bytes);
+			io_uring_prep_readv(sqe, d->fd, lease->at.iov, pieces, at_bytes);
 	} else {
 		uint8_t *base = NULL;
 		size_t piece = iov_at_piece(&lease->at, &base);
-		unsigned bytes = (unsigned)bytes_min(piece, GiB);
+		unsigned bytes = (unsigned)bytes_min(bytes_min(piece, rest), GiB);
 
 		must(bytes > 0);
 		if (write)
@@ -385,6 +508,26 @@ static void disk_submit(struct disk *d, struct disk_io *io)
 		else
 			io_uring_prep_read(sqe, d->fd, base, bytes, at_bytes);
 	}
+	ring_tag_set(sqe, io, RING_DISK);
+}
+
+/* What one request without buffers may do of the rest: up to the end of the extent. */
+static uint64_t hole_step(const struct disk *d, const struct disk_io *io, uint64_t *at_bytes)
+{
+	const struct disk_lease *lease = (const struct disk_lease *)(const void *)io->lease;
+	uint64_t rest;
+
+	*at_bytes = disk_place(d, io->offset_bytes + lease->done, &rest);
+	return bytes_min(rest, io->bytes - lease->done);
+}
+
+static void discard_submit(struct disk *d, struct disk_io *io)
+{
+	struct io_uring_sqe *sqe = ring_sqe(d->loop);
+	uint64_t at_bytes, bytes = hole_step(d, io, &at_bytes);
+
+	io_uring_prep_fallocate(sqe, d->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+				(off_t)at_bytes, (off_t)bytes);
 	ring_tag_set(sqe, io, RING_DISK);
 }
 
@@ -396,6 +539,44 @@ static void disk_end(struct disk *d, struct disk_io *io, int rc)
 	ring_op_ready(d->loop, &io->op, rc);
 }
 
+/* Hands the next step of a zeroing to the ring. */
+static void disk_zero_submit(struct disk *d, struct disk_io *io)
+{
+	struct io_uring_sqe *sqe = ring_sqe(d->loop);
+	uint64_t at_bytes, bytes = hole_step(d, io, &at_bytes);
+	int mode = io->op.scratch[1] == ZERO_RANGE ? FALLOC_FL_ZERO_RANGE : FALLOC_FL_PUNCH_HOLE;
+
+	if (io->op.scratch[1] == ZERO_WRITE)
+		io_uring_prep_write(sqe, d->fd, disk_zeros,
+				    (unsigned)bytes_min(bytes, DISK_ZEROS_BYTES), at_bytes);
+	else
+		io_uring_prep_fallocate(sqe, d->fd, mode | FALLOC_FL_KEEP_SIZE, (off_t)at_bytes,
+					(off_t)bytes);
+	ring_tag_set(sqe, io, RING_DISK);
+}
+
+static void disk_zero_reap(struct disk *d, struct disk_io *io, int res)
+{
+	bool writes = io->op.scratch[1] == ZERO_WRITE;
+	uint64_t at_bytes;
+
+	if (!writes && (res == -EOPNOTSUPP || res == -EINVAL || res == -ENOSYS))
+		io->op.scratch[1]++;
+	else if (writes && res > 0)
+		lease_of(io)->done += (uint64_t)res;
+	else if (!writes && res == 0)
+		lease_of(io)->done += hole_step(d, io, &at_bytes);
+	else if (res != -EAGAIN && res != -EINTR) {
+		disk_end(d, io, res < 0 ? disk_errno(-res) : -EIO);
+		return;
+	}
+	must(lease_of(io)->done <= io->bytes);
+	if (lease_of(io)->done == io->bytes)
+		disk_end(d, io, 0);
+	else
+		disk_zero_submit(d, io);
+}
+
 void ring_disk_reap(struct loop *l, struct disk_io *io, int res)
 {
 	struct disk *d = io->op.owner;
@@ -404,6 +585,10 @@ void ring_disk_reap(struct loop *l, struct disk_io *io, int res)
 
 	OBJ_CHECK(d, RING_DISK_MAGIC);
 	must(d->loop == l);
+	if (kind == DISK_ZERO) {
+		disk_zero_reap(d, io, res);
+		return;
+	}
 	if (res == -EAGAIN || res == -EINTR) {
 		must(kind == DISK_READ || kind == DISK_WRITE);
 		disk_submit(d, io);
@@ -415,7 +600,17 @@ void ring_disk_reap(struct loop *l, struct disk_io *io, int res)
 		disk_end(d, io, disk_errno(-res));
 		return;
 	}
-	if (kind == DISK_FLUSH || kind == DISK_DISCARD) {
+	if (kind == DISK_DISCARD) {
+		uint64_t at_bytes;
+
+		lease->done += hole_step(d, io, &at_bytes);
+		if (lease->done < io->bytes)
+			discard_submit(d, io);
+		else
+			disk_end(d, io, 0);
+		return;
+	}
+	if (kind == DISK_FLUSH) {
 		disk_end(d, io, 0);
 		return;
 	}
@@ -446,11 +641,32 @@ static void disk_begin(struct disk *d, struct disk_io *io, enum disk_kind kind)
 static void memory_copy(struct disk *d, const struct disk_io *io, bool write)
 {
 	struct iov_at at = iov_at_start(io->iov, io->iov_count);
+	uint64_t done = 0;
 
-	if (write)
-		iov_at_take(&at, d->memory + io->offset_bytes, io->bytes);
-	else
-		iov_at_put(&at, d->memory + io->offset_bytes, io->bytes);
+	while (done < io->bytes) {
+		uint64_t rest, place = disk_place(d, io->offset_bytes + done, &rest);
+		uint64_t step = bytes_min(rest, io->bytes - done);
+
+		if (write)
+			iov_at_take(&at, d->memory + place, step);
+		else
+			iov_at_put(&at, d->memory + place, step);
+		done += step;
+	}
+}
+
+static void memory_zero(struct disk *d, const struct disk_io *io)
+{
+	uint64_t done = 0;
+
+	while (done < io->bytes) {
+		uint64_t rest, place = disk_place(d, io->offset_bytes + done, &rest);
+		uint64_t step = bytes_min(rest, io->bytes - done);
+
+		if (madvise(d->memory + place, step, MADV_DONTNEED) != 0)
+			memset(d->memory + place, 0, step);
+		done += step;
+	}
 }
 
 static void disk_transfer(struct disk *d, struct disk_io *io, enum disk_kind kind)
@@ -491,20 +707,27 @@ void disk_flush(struct disk *disk, struct disk_io *io)
 
 void disk_discard(struct disk *disk, struct disk_io *io)
 {
-	struct io_uring_sqe *sqe;
-
 	disk_begin(disk, io, DISK_DISCARD);
 	disk_io_check(&disk->info, io, false);
-	if (disk->memory != NULL) {
-		if (madvise(disk->memory + io->offset_bytes, io->bytes, MADV_DONTNEED) != 0)
-			memset(disk->memory + io->offset_bytes, 0, io->bytes);
-		disk_end(disk, io, 0);
+	if (disk->memory == NULL) {
+		discard_submit(disk, io);
 		return;
 	}
-	sqe = ring_sqe(disk->loop);
-	io_uring_prep_fallocate(sqe, disk->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-				(off_t)io->offset_bytes, (off_t)io->bytes);
-	ring_tag_set(sqe, io, RING_DISK);
+	memory_zero(disk, io);
+	disk_end(disk, io, 0);
+}
+
+void disk_zero(struct disk *disk, struct disk_io *io)
+{
+	disk_begin(disk, io, DISK_ZERO);
+	io->op.scratch[1] = ZERO_RANGE;
+	disk_io_check(&disk->info, io, false);
+	if (disk->memory == NULL) {
+		disk_zero_submit(disk, io);
+		return;
+	}
+	memory_zero(disk, io);
+	disk_end(disk, io, 0);
 }
 
 /* ---- memory for transfers ---- */
@@ -543,6 +766,29 @@ void loop_buffer_unmap(void *at, uint64_t bytes)
 
 /* ---- the blocking calls ---- */
 
+/* A loop that does not turn may be lent to another thread for these: they leave the ring alone. */
+static void disk_now_check(const struct disk *d)
+{
+	OBJ_CHECK(d, RING_DISK_MAGIC);
+	must(loop_here(d->loop) || !d->loop->running);
+}
+
+static int disk_now_step(struct disk *d, uint8_t *at, uint64_t bytes, uint64_t offset_bytes,
+			 enum disk_kind kind, uint64_t *done)
+{
+	uint64_t rest, place = disk_place(d, offset_bytes, &rest);
+	size_t step = (size_t)bytes_min(bytes_min(bytes, rest), GiB);
+	ssize_t n = kind == DISK_WRITE ? pwrite(d->fd, at, step, (off_t)place) :
+		pread(d->fd, at, step, (off_t)place);
+
+	if (n < 0)
+		return errno == EINTR ? 0 : disk_errno(errno);
+	if (n == 0 || (uint64_t)n % d->info.align_bytes != 0)
+		return -EIO;
+	*done += (uint64_t)n;
+	return 0;
+}
+
 static int disk_now(struct disk *d, uint8_t *at, uint64_t bytes, uint64_t offset_bytes,
 		    enum disk_kind kind)
 {
@@ -552,26 +798,12 @@ static int disk_now(struct disk *d, uint8_t *at, uint64_t bytes, uint64_t offset
 	uint64_t done = 0;
 	int rc = 0;
 
-	OBJ_CHECK(d, RING_DISK_MAGIC);
-	loop_must_own(d->loop);
+	disk_now_check(d);
 	disk_io_check(&d->info, &io, true);
 	if (d->memory != NULL)
 		memory_copy(d, &io, kind == DISK_WRITE);
-	while (d->memory == NULL && rc == 0 && done < bytes) {
-		size_t step = (size_t)bytes_min(bytes - done, GiB);
-		ssize_t n = kind == DISK_WRITE ?
-			pwrite(d->fd, at + done, step, (off_t)(offset_bytes + done)) :
-			pread(d->fd, at + done, step, (off_t)(offset_bytes + done));
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			rc = disk_errno(errno);
-		else if (n == 0 || (uint64_t)n % d->info.align_bytes != 0)
-			rc = -EIO;
-		else
-			done += (uint64_t)n;
-	}
+	while (d->memory == NULL && rc == 0 && done < bytes)
+		rc = disk_now_step(d, at + done, bytes - done, offset_bytes + done, kind, &done);
 	disk_count(d, kind, bytes, rc);
 	return rc;
 }
@@ -590,10 +822,32 @@ int disk_flush_now(struct disk *disk)
 {
 	int rc = 0;
 
-	OBJ_CHECK(disk, RING_DISK_MAGIC);
-	loop_must_own(disk->loop);
+	disk_now_check(disk);
 	if (disk->memory == NULL && fdatasync(disk->fd) != 0)
 		rc = disk_errno(errno);
 	disk_count(disk, DISK_FLUSH, 0, rc);
+	return rc;
+}
+
+int disk_discard_now(struct disk *disk, uint64_t bytes, uint64_t offset_bytes)
+{
+	struct disk_io io = {.bytes = bytes, .offset_bytes = offset_bytes};
+	uint64_t done = 0;
+	int rc = 0;
+
+	disk_now_check(disk);
+	disk_io_check(&disk->info, &io, false);
+	if (disk->memory != NULL)
+		memory_zero(disk, &io);
+	while (disk->memory == NULL && rc == 0 && done < bytes) {
+		uint64_t rest, place = disk_place(disk, offset_bytes + done, &rest);
+		uint64_t step = bytes_min(rest, bytes - done);
+
+		if (fallocate(disk->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)place,
+			      (off_t)step) != 0 && errno != EOPNOTSUPP)
+			rc = disk_errno(errno);
+		done += step;
+	}
+	disk_count(disk, DISK_DISCARD, 0, rc);
 	return rc;
 }

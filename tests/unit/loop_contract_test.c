@@ -483,6 +483,31 @@ TEST(discarded_bytes_read_back_as_zeros)
 	end();
 }
 
+TEST(zeroed_bytes_read_back_as_zeros_and_the_others_stay)
+{
+	struct dio x = {.io.op.done = dio_done};
+	uint8_t *out, *in;
+	struct disk *d;
+
+	begin();
+	d = drive(DISK_BYTES);
+	out = pages(MiB);
+	in = pages(MiB);
+	expect_int(transfer(d, disk_write, out, MiB, 0), 0);
+	x.io.offset_bytes = ALIGN;
+	x.io.bytes = 300 * KiB;
+	disk_zero(d, &x.io);
+	expect_int(wait_for(&x.want), 0);
+	expect_int(transfer(d, disk_read, in, MiB, 0), 0);
+	memset(out + ALIGN, 0, 300 * KiB);
+	expect_mem(in, out, MiB);
+	expect_int(disk_counts(d)->zeroes, 1);
+	disk_close(&d);
+	free(out);
+	free(in);
+	end();
+}
+
 TEST(the_blocking_calls_see_the_same_bytes)
 {
 	uint8_t *out, *in;
@@ -543,6 +568,125 @@ TEST(a_drive_of_memory_works_and_is_gone_when_closed)
 	disk_close(&d);
 	free(out);
 	free(in);
+	end();
+}
+
+/* Extents that are neighbours, in disorder, and apart; a transfer over all of them. */
+static const struct disk_extent part_extents[] = {
+	{2 * MiB, 8 * ALIGN}, {2 * MiB + 8 * ALIGN, 8 * ALIGN}, {MiB, 4 * ALIGN},
+	{3 * MiB, MiB / 2},
+};
+
+static void part_transfers(struct disk *whole)
+{
+	const uint64_t bytes = 20 * ALIGN + MiB / 2;
+	struct disk *part = NULL, *other = NULL;
+	struct dio x = {.io.op.done = dio_done}, z = {.io.op.done = dio_done};
+	uint8_t *out = pages(DISK_BYTES), *in = pages(DISK_BYTES);
+
+	expect_int(disk_write_now(whole, out, DISK_BYTES, 0), 0);
+	expect_int(disk_open_part(loop, whole, part_extents, 4, &part), 0);
+	expect_int(disk_open_part(loop, whole, &(struct disk_extent){0, MiB}, 1, &other), 0);
+	expect_int(disk_info(part)->bytes, bytes);
+	expect_str(disk_info(part)->path, disk_info(whole)->path);
+	expect(!disk_info(part)->made);
+	expect_int(transfer(part, disk_read, in, bytes, 0), 0);
+	expect_mem(in, out + 2 * MiB, 16 * ALIGN);
+	expect_mem(in + 16 * ALIGN, out + MiB, 4 * ALIGN);
+	expect_mem(in + 20 * ALIGN, out + 3 * MiB, MiB / 2);
+	memset(in, 0x5a, bytes);                /* three pieces over two seams */
+	x.iov[0] = (struct iovec){in, 2 * ALIGN};
+	x.iov[1] = (struct iovec){in + 2 * ALIGN, 3 * ALIGN};
+	x.iov[2] = (struct iovec){in + 5 * ALIGN, 3 * ALIGN};
+	x.io.iov = x.iov;
+	x.io.iov_count = 3;
+	x.io.bytes = 8 * ALIGN;
+	x.io.offset_bytes = 14 * ALIGN;
+	disk_write(part, &x.io);
+	expect_int(wait_for(&x.want), 0);
+	memset(out + 2 * MiB + 14 * ALIGN, 0x5a, 2 * ALIGN);
+	memset(out + MiB, 0x5a, 4 * ALIGN);
+	memset(out + 3 * MiB, 0x5a, 2 * ALIGN);
+	z.io.offset_bytes = 15 * ALIGN;         /* zeros over the seam, then one page by discard */
+	z.io.bytes = 2 * ALIGN;
+	disk_zero(part, &z.io);
+	expect_int(wait_for(&z.want), 0);
+	memset(out + 2 * MiB + 15 * ALIGN, 0, ALIGN);
+	memset(out + MiB, 0, ALIGN);
+	expect_int(disk_discard_now(part, 2 * ALIGN, 19 * ALIGN), 0);
+	memset(out + MiB + 3 * ALIGN, 0, ALIGN);
+	memset(out + 3 * MiB, 0, ALIGN);
+	expect_int(disk_flush_now(part), 0);
+	expect_int(disk_read_now(whole, in, DISK_BYTES, 0), 0);
+	expect_mem(in, out, DISK_BYTES);
+	expect_int(disk_read_now(part, in, 6 * ALIGN, 14 * ALIGN), 0);
+	expect_mem(in + 2 * ALIGN, out + MiB, 4 * ALIGN);
+	expect_int(transfer(other, disk_read, in, MiB, 0), 0);
+	expect_mem(in, out, MiB);
+	expect_int(disk_counts(part)->writes, 1);
+	expect_int(disk_counts(part)->write_bytes, 8 * ALIGN);
+	expect_int(disk_counts(other)->reads, 1);
+	disk_close(&part);
+	disk_close(&other);
+	free(out);
+	free(in);
+}
+
+TEST(a_part_is_a_disk_of_its_own_over_the_extents_it_was_given)
+{
+	struct disk *d;
+
+	begin();
+	d = drive(DISK_BYTES);
+	part_transfers(d);
+	disk_close(&d);
+	expect_int(disk_open(loop, "mem", &(struct disk_opts){.create_bytes = DISK_BYTES,
+		.memory = true}, &d), 0);
+	part_transfers(d);
+	disk_close(&d);
+	end();
+}
+
+TEST(a_part_lives_on_another_loop_than_the_whole)
+{
+	struct loop *first, *second;
+	struct disk *d, *part = NULL;
+	uint8_t *out = pages(MiB), *in = pages(MiB);
+
+	begin();
+	first = loop;
+	d = drive(DISK_BYTES);
+	expect_int(loop_open(&(struct loop_opts){.name = "second"}, &second), 0);
+	expect_int(disk_open_part(second, d, &(struct disk_extent){2 * MiB, MiB}, 1, &part), 0);
+	loop = second;
+	expect_int(transfer(part, disk_write, out, MiB, 0), 0);
+	loop = first;
+	expect_int(transfer(d, disk_read, in, MiB, 2 * MiB), 0);
+	expect_mem(in, out, MiB);
+	disk_close(&part);
+	loop_close(&second);
+	disk_close(&d);
+	free(out);
+	free(in);
+	end();
+}
+
+TEST(extents_that_are_none_are_refused)
+{
+	static const struct disk_extent bad[] = {
+		{0, 0}, {512, ALIGN}, {0, 512}, {DISK_BYTES, ALIGN},
+		{DISK_BYTES - ALIGN, 2 * ALIGN}, {UINT64_MAX - ALIGN + 1, ALIGN},
+		{ALIGN, UINT64_MAX - ALIGN + 1},
+	};
+	struct disk *d, *part = NULL;
+
+	begin();
+	d = drive(DISK_BYTES);
+	for (unsigned i = 0; i < ARRAY_COUNT(bad); i++)
+		expect_int(disk_open_part(loop, d, &bad[i], 1, &part), -EINVAL);
+	expect_int(disk_open_part(loop, d, bad, 0, &part), -EINVAL);
+	expect(part == NULL);
+	disk_close(&d);
 	end();
 }
 
