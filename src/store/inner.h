@@ -104,6 +104,7 @@ struct segment {
 	uint32_t tombstone_count;
 	uint32_t reader_count;
 	uint8_t state, failures;
+	bool unsealed;                       /* only while a store is being recovered */
 };
 
 struct drive;

@@ -691,7 +691,7 @@ static bool footer_read(struct opening *o, struct seg_log *log, const struct fmt
 	uint64_t end = place_of(d, log->segment_index, d->segment_blocks).block << FMT_BLOCK_SHIFT;
 
 	must(bytes <= d->footer_bytes_max);
-	if (bytes == FMT_BLOCK_BYTES &&
+	if (bytes == FMT_BLOCK_BYTES && o->tails != NULL &&
 	    fmt_footer_entries(tail_of(o, log->segment_index), info, log->entries) == NULL)
 		return true;                         /* all of it was read already */
 	for (int tries = 0; tries < 2; tries++) {
@@ -702,16 +702,14 @@ static bool footer_read(struct opening *o, struct seg_log *log, const struct fmt
 	return false;
 }
 
-/* Reads one segment into the log (scratch or to be kept) and applies its records. True: it is not
- * sealed. */
-static bool segment_read(struct opening *o, struct seg_log *log, const struct seg_found *f)
+/* Reads the records of one segment into the log. True: it is not sealed. */
+static bool log_read(struct opening *o, struct seg_log *log, const struct seg_found *f)
 {
 	struct drive *d = log->drive;
-	struct segment *seg = &d->segment[log->segment_index];
 	bool listed = f->footer && footer_read(o, log, &f->info);
 	bool sealed = listed && f->info.state == FMT_SEGMENT_SEALED;
 
-	seg->generation = f->info.generation;
+	d->segment[log->segment_index].generation = f->info.generation;
 	log->sequence_base = f->info.sequence_base;
 	log->entry_count = listed ? f->info.entry_count : 0;
 	log->next_block = listed ? f->info.used_blocks : 1;
@@ -722,6 +720,16 @@ static bool segment_read(struct opening *o, struct seg_log *log, const struct se
 	must(log->entry_count < log->next_block);
 	log->append_count = log->durable_entries = log->entry_count;
 	log->written_blocks = log->durable_blocks = log->next_block;
+	return !sealed;
+}
+
+/* Into a log, scratch or to be kept, and its records into the index. True: it is not sealed. */
+static bool segment_read(struct opening *o, struct seg_log *log, const struct seg_found *f)
+{
+	struct drive *d = log->drive;
+	struct segment *seg = &d->segment[log->segment_index];
+	bool open = log_read(o, log, f);
+
 	seg->state = SEGMENT_SEALED;
 	seg->used_blocks = log->next_block;
 	seg->entry_count = log->entry_count;
@@ -730,7 +738,7 @@ static bool segment_read(struct opening *o, struct seg_log *log, const struct se
 		d->st->sequence = log->sequence_base;
 	for (uint32_t i = 0; i < log->entry_count; i++)
 		record_apply(o, d, log->segment_index, &log->entries[i], log->sequence_base);
-	return !sealed;
+	return open;
 }
 
 static void footer_write_now(struct seg_log *log, enum fmt_segment_state state)
@@ -788,8 +796,7 @@ static void segments_apply(struct opening *o, struct drive *d, struct seg_found 
 			log->state = SEGLOG_OPEN;
 			d->segment[i].state = SEGMENT_OPEN;
 		} else if (open) {
-			(void)disk_flush_now(d->disk);
-			footer_write_now(log, FMT_SEGMENT_SEALED);
+			d->segment[i].unsealed = true;
 		}
 	}
 }
@@ -843,9 +850,58 @@ static int drive_recover(struct opening *o, struct drive *d)
 	qsort_r(order, d->segment_count, sizeof(*order), order_by_generation, found);
 	segments_apply(o, d, found, order);
 	munmap(o->tails, tails_bytes);
+	o->tails = NULL;
 	free(found);
 	free(order);
 	return 0;
+}
+
+/* A write that failed may have landed, while its value went to another drive: what of its key
+ * is deleted later is deleted there, so here it is listed as deleted at once. Behind the last
+ * footer only; a footer lists nothing that was not answered. */
+static void orphans_delete(struct store *st, struct seg_log *log)
+{
+	struct drive *d = log->drive;
+
+	for (uint32_t i = log->checkpoint_entries; i < log->entry_count; i++) {
+		struct fmt_entry *e = &log->entries[i];
+		struct kv_key key = {.len = e->key_len};
+		uint32_t entry;
+
+		memcpy(key.byte, e->key, sizeof(key.byte));
+		entry = index_find(st->index, &key);
+		if (e->kind != FMT_PUT || entry == INDEX_NONE ||
+		    index_place(st->index, entry).drive == d->index)
+			continue;
+		e->kind = FMT_DELETE;
+		e->value_bytes = le32_of(0);
+		d->segment[log->segment_index].tombstone_count++;
+	}
+}
+
+/* Once all drives are read: what was left unsealed gets its footer. A segment that now reads
+ * otherwise is left for the next open. */
+static void unsealed_seal(struct opening *o, struct drive *d)
+{
+	struct seg_log *log = &d->log[1];
+	struct seg_found f;
+
+	for (uint32_t i = 0; i < d->segment_count; i++) {
+		struct segment *seg = &d->segment[i];
+
+		if (!seg->unsealed)
+			continue;
+		seg->unsealed = false;
+		segment_look(o, d, i, o->block, &f);
+		log->segment_index = i;
+		if (!f.valid || f.info.generation != seg->generation)
+			continue;
+		if (!log_read(o, log, &f) || log->entry_count != seg->entry_count)
+			continue;
+		orphans_delete(o->st, log);
+		(void)disk_flush_now(d->disk);
+		footer_write_now(log, FMT_SEGMENT_SEALED);
+	}
 }
 
 /* Everything found is made durable, and the open segments get a footer of this mount. */
@@ -1096,6 +1152,13 @@ static int store_recover(struct opening *o)
 	for (unsigned i = 0; i < st->drive_count; i++) {
 		if (!st->drive[i].missing && drive_recover(o, &st->drive[i]) != 0)
 			return fail(o, -ENOMEM, "drive %s: no memory", st->drive[i].path);
+	}
+	for (unsigned i = 0; i < st->drive_count; i++) {
+		if (st->drive[i].missing)
+			continue;
+		if (st->drive[i].log[0].state == SEGLOG_OPEN)
+			orphans_delete(st, &st->drive[i].log[0]);
+		unsealed_seal(o, &st->drive[i]);
 	}
 	if (index_settle(o) != 0)
 		return fail(o, -ENOMEM, "no memory to sort %u keys", index_count(st->index));
