@@ -198,21 +198,17 @@ static void identify(struct req *req)
 
 /* --- the small ones -------------------- */
 
-static bool abort_one(struct ctrl *c, struct nv_abort what)
+static bool abort_one(struct ctrl *c, const struct req *self, struct nv_abort what)
 {
 	struct queue *q = what.sqid <= TARGET_QUEUES ? c->queue[what.sqid] : NULL;
 
-	if (what.sqid == 0)
-		return event_request_abort(c, what.cid);
+	if (what.sqid == 0 && event_request_abort(c, what.cid))
+		return true;
 	for (unsigned i = 0; q != NULL && i < q->entries; i++) {
 		struct req *req = &q->req[i];
 
-		/* Only what waits for its turn; what the wire or the store has ends by itself. */
-		if (req->state != REQ_SHARE || q->cid[i] != what.cid)
-			continue;
-		req_answer(req, NV_ABORTED_BY_REQUEST, 0);
-		req_end(req);
-		return true;
+		if (req != self && req->state != REQ_FREE && !req->answered && q->cid[i] == what.cid)
+			return req_recall(req, NV_ABORTED_BY_REQUEST);
 	}
 	return false;
 }
@@ -220,7 +216,7 @@ static bool abort_one(struct ctrl *c, struct nv_abort what)
 static void abort_command(struct req *req)
 {
 	struct ctrl *c = req->queue->ctrl;
-	bool done = abort_one(c, nv_abort_parse(&req->cmd->sqe));
+	bool done = abort_one(c, req, nv_abort_parse(&req->cmd->sqe));
 
 	req_answer(req, NV_OK, done ? 0 : NV_ABORT_NOT_DONE);
 	req_end(req);

@@ -277,6 +277,8 @@ void req_go(struct req *req, enum req_state to);
 void req_answer(struct req *req, nv_status status, uint64_t result);  /* once; req_end() follows */
 void req_end(struct req *req);                        /* gives everything back: FREE */
 void req_fail(struct req *req, nv_status status, const struct bad *bad);      /* answer and end */
+/* Ends one that waits for its turn, its share, a buffer or the page; false: it is past that. */
+bool req_recall(struct req *req, nv_status status);
 /* The data descriptor against what the command moves; false: it was answered and ended. */
 bool req_data_check(struct req *req, enum nv_data_dir dir, uint32_t bytes);
 void req_push(struct req *req, const struct iovec *iov, unsigned iov_count, uint32_t bytes);

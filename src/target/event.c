@@ -3,8 +3,7 @@
  * Asynchronous events: what a host is told of by completing one of its Event Requests. [BASE 2.0]
  * section 5.2
  *
- *        due ──(enabled, a request is there)── told ──(the log was read, RAE clear)── can be due
- *again
+ *	due ─ told: enabled, and a request is there ─ the log was read, RAE clear ─ may be due again
  *
  * An event that was told is masked until the host has read its log; one that comes in between is
  * due again after that, so nothing is lost and nothing is told twice. The list of changed

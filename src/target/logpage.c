@@ -4,8 +4,8 @@
  * moves to its front; what lies past the log's end is zeros. An offset past the end is refused. The
  * target's loop.
  *
- * SMART says what is known and no more: drives that failed, what this array read and wrote for
- * hosts since it started, errors. Temperature, hours and wear are the drives' own and not known
+ * SMART says what is known and no more: the part of the drives that still serves (spare), what this
+ * array read and wrote for hosts since it started, errors. Temperature, hours and wear are the drives' own and not known
  * here: zero.
  */
 #include "target/core.h"
@@ -34,21 +34,29 @@ static uint32_t log_smart(struct ctrl *c, const struct nv_log *log)
 	struct nv_log_smart *out = (struct nv_log_smart *)c->page;
 	const struct target_counts *n = &c->target->counts;
 	uint64_t media_errors = 0;
+	unsigned spare = 100;
 
 	if (!log->retain_event)
 		event_log_read(c, EVENT_HEALTH);
-	out->available_spare = 100;
 	for (uint32_t nsid = 1; nsid <= TARGET_NAMESPACES; nsid++) {
 		const struct ns *ns = subsys_ns(c->subsys, nsid);
 		struct store_stat stat;
+		unsigned left;
 
 		if (ns == NULL)
 			continue;
 		store_stat(ns->store, &stat);
+		must(stat.drives_failed <= stat.drives);
 		media_errors += stat.corrupt + stat.io_errors;
+		left = stat.drives > 0 ? 100 * (stat.drives - stat.drives_failed) / stat.drives : 0;
+		spare = left < spare ? left : spare;
 		if (stat.drives_failed > 0)
 			out->critical_warning |= 1 << 2;       /* reliability is degraded */
 	}
+	out->available_spare = (uint8_t)spare;
+	out->available_spare_threshold = 10;
+	if (spare < 10)
+		out->critical_warning |= 1 << 0;               /* spare below its threshold */
 	out->data_units_read[0] = le64_of((n->bytes_out + 511999) / 512000);
 	out->data_units_written[0] = le64_of((n->bytes_in + 511999) / 512000);
 	out->host_reads[0] = le64_of(n->retrieves);

@@ -300,6 +300,24 @@ void req_fail(struct req *req, nv_status status, const struct bad *bad)
 	req_end(req);
 }
 
+bool req_recall(struct req *req, nv_status status)
+{
+	switch (req->state) {
+	case REQ_SHARE:
+	case REQ_PAGE:
+	case REQ_HELD:
+		break;
+	case REQ_BUF:
+		if (store_buf_wait_cancel(req->ns->store, &req->wait))
+			break;
+		return false;
+	default:                                       /* what wire or store have ends by itself */
+		return false;
+	}
+	req_fail(req, status, NULL);
+	return true;
+}
+
 bool req_data_check(struct req *req, enum nv_data_dir dir, uint32_t bytes)
 {
 	struct nv_sgl_want want = {dir, bytes, req->cmd->inline_bytes};

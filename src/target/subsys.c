@@ -303,9 +303,7 @@ static bool queue_ns_leave(struct queue *q, struct ns *ns)
 		if (req->state == REQ_FREE || req->ns != ns)
 			continue;
 		waits |= req->state == REQ_PULL || req->state == REQ_PUSH;
-		if (req->state == REQ_SHARE ||
-		    (req->state == REQ_BUF && store_buf_wait_cancel(ns->store, &req->wait)))
-			req_fail(req, NV_INVALID_NAMESPACE, NULL);
+		(void)req_recall(req, NV_INVALID_NAMESPACE);
 	}
 	return waits;
 }
