@@ -207,7 +207,8 @@ static bool abort_one(struct ctrl *c, const struct req *self, struct nv_abort wh
 	for (unsigned i = 0; q != NULL && i < q->entries; i++) {
 		struct req *req = &q->req[i];
 
-		if (req != self && req->state != REQ_FREE && !req->answered && q->cid[i] == what.cid)
+		if (req != self && req->state != REQ_FREE && !req->answered &&
+		    q->cid[i] == what.cid)
 			return req_recall(req, NV_ABORTED_BY_REQUEST);
 	}
 	return false;

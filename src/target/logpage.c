@@ -4,9 +4,9 @@
  * moves to its front; what lies past the log's end is zeros. An offset past the end is refused. The
  * target's loop.
  *
- * SMART says what is known and no more: the part of the drives that still serves (spare), what this
- * array read and wrote for hosts since it started, errors. Temperature, hours and wear are the drives' own and not known
- * here: zero.
+ * SMART says what is known and no more: the part of the drives that still serves (spare), what
+ * this array read and wrote for hosts since it started, errors. Temperature, hours and wear are the
+ * drives' own and not known here: zero.
  */
 #include "target/core.h"
 

@@ -324,7 +324,7 @@ TEST(a_failed_drive_is_told_once_to_a_host_that_asked_for_it)
 /* A host that has sent nothing yet holds one buffer: the other Stores wait for their share. */
 TEST(abort_ends_what_waits_for_its_turn_and_is_honest_about_the_rest)
 {
-	static uint8_t value[1 << 20];
+	static uint8_t value[4 << 20];
 	static struct ask put[20];
 	struct ask *last = &put[ARRAY_COUNT(put) - 1];
 	struct fix f;
@@ -334,6 +334,8 @@ TEST(abort_ends_what_waits_for_its_turn_and_is_honest_about_the_rest)
 	lk_open(&f, &h, HOST_A);
 	for (unsigned i = 0; i < ARRAY_COUNT(put); i++)
 		ask_put(&put[i], &h.io, &put[i] == last ? "last" : "first", value, sizeof(value));
+	while (target_counts(f.target)->stores < ARRAY_COUNT(put))
+		expect(sim_step());
 	expect_int(abort_of(&f, &h.admin, 1, last->req.cid), NV_RAW_OK);
 	expect_int(f.dw0 & 1, 0);
 	expect_int(ask_wait(&f, last), nv_status_code(NV_ABORTED_BY_REQUEST));
