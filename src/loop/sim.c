@@ -26,6 +26,7 @@
 #define SIM_EVENT_BLOCK 256
 #define SIM_CLOCK_START NS_PER_S
 #define SIM_MAIL_NS_MAX 2000
+#define SIM_MAIL_LATE_NS 200000        /* one message in 32: the receiver was busy */
 
 struct sim_event_block {
 	struct list_link link;
@@ -369,7 +370,7 @@ bool sim_write_crashes(struct loop *loop)
 	w->writes++;
 	if (w->crash_at_write == 0 || w->writes < w->crash_at_write)
 		return false;
-	w->crashed = loop;
+	w->crashed = loop->node;
 	w->crash_at_write = 0;
 	return true;
 }
@@ -392,14 +393,17 @@ uint64_t sim_writes(void)
 	return sim_world->writes;
 }
 
-void sim_crash(struct loop **loop, bool keep_unflushed)
+void sim_join(struct loop *loop, struct loop *with)
 {
-	struct sim_world *w = sim_world;
-	struct loop *l;
+	OBJ_CHECK(loop, SIM_LOOP_MAGIC);
+	OBJ_CHECK(with, SIM_LOOP_MAGIC);
+	must(!loop->dead && !with->dead && loop->node == loop);
+	must(list_empty(&loop->disks) && list_empty(&loop->socks) && list_empty(&loop->listeners));
+	loop->node = with->node;
+}
 
-	OBJ_TAKE(l, loop, SIM_LOOP_MAGIC);
-	must(w->running == NULL && !l->dead);
-	w->crashed = NULL;
+static void sim_loop_crash(struct loop *l, bool keep_unflushed)
+{
 	sim_disk_crash(l, keep_unflushed);
 	sim_sock_crash(l);
 	sim_events_drop(l);
@@ -408,22 +412,45 @@ void sim_crash(struct loop **loop, bool keep_unflushed)
 	l->ops_flying = 0;
 }
 
+void sim_crash(struct loop **loop, bool keep_unflushed)
+{
+	struct sim_world *w = sim_world;
+	struct loop *l;
+
+	OBJ_TAKE(l, loop, SIM_LOOP_MAGIC);
+	must(w->running == NULL && !l->dead);
+	w->crashed = NULL;
+	LIST_FOR_EACH(link, &w->loops) {
+		struct loop *other = container_of(link, struct loop, link);
+
+		if (other->node == l->node && !other->dead)
+			sim_loop_crash(other, keep_unflushed);
+	}
+}
+
+static bool sim_cut_is(struct sim_cut c, const struct loop *a, const struct loop *b)
+{
+	uint32_t x = a->node->index, y = b->node->index;
+
+	return (c.a == x && c.b == y) || (c.a == y && c.b == x);
+}
+
 void sim_link_cut(const struct loop *a, const struct loop *b, bool cut)
 {
 	struct sim_world *w = sim_world;
 	unsigned kept = 0;
 
-	must(w != NULL && a != b);
+	must(w != NULL && a->node != b->node);
 	for (unsigned i = 0; i < w->cut_count; i++) {
 		struct sim_cut c = w->cuts[i];
 
-		if (!(c.a == a->index && c.b == b->index) && !(c.a == b->index && c.b == a->index))
+		if (!sim_cut_is(c, a, b))
 			w->cuts[kept++] = c;
 	}
 	w->cut_count = kept;
 	if (cut) {
 		must(w->cut_count < ARRAY_COUNT(w->cuts));
-		w->cuts[w->cut_count++] = (struct sim_cut){a->index, b->index};
+		w->cuts[w->cut_count++] = (struct sim_cut){a->node->index, b->node->index};
 	} else {
 		sim_sock_uncut();
 	}
@@ -436,7 +463,7 @@ bool sim_cut_between(const struct loop *a, const struct loop *b)
 	for (unsigned i = 0; i < w->cut_count; i++) {
 		struct sim_cut c = w->cuts[i];
 
-		if ((c.a == a->index && c.b == b->index) || (c.a == b->index && c.b == a->index))
+		if (sim_cut_is(c, a, b))
 			return true;
 	}
 	return false;
@@ -511,6 +538,7 @@ int loop_open(const struct loop_opts *opts, struct loop **out)
 	}
 	OBJ_INIT(l, SIM_LOOP_MAGIC);
 	l->index = w->loop_count++;
+	l->node = l;
 	l->name = opts->name == NULL ? "loop" : opts->name;
 	list_init(&l->disks);
 	list_init(&l->socks);
@@ -595,18 +623,34 @@ static void sim_msg_event(struct sim_event *e)
 	m->run(e->loop, m);
 }
 
+/* Where it is kept until when the last message of this sender to that loop arrives. */
+static struct sim_sender *sim_sender_of(struct loop *to, const struct loop *from)
+{
+	for (unsigned i = 0; i < to->sender_count; i++)
+		if (to->sender[i].from == from)
+			return &to->sender[i];
+	must(to->sender_count < SIM_SENDERS_MAX);
+	to->sender[to->sender_count] = (struct sim_sender){.from = from};
+	return &to->sender[to->sender_count++];
+}
+
+/* Messages of different senders overtake each other as chance will have it. */
 void loop_post(struct loop *to, struct msg *m)
 {
 	struct sim_world *w = sim_world;
 	uint64_t at_ns = w->now_ns + prng_below(&w->prng, SIM_MAIL_NS_MAX);
+	struct sim_sender *s;
 
 	OBJ_CHECK(to, SIM_LOOP_MAGIC);
 	must(m->run != NULL);
-	if (to->dead || (w->crashed != NULL && w->running == w->crashed))
+	if (to->dead || (w->running != NULL && sim_is_ghost(w->running)))
 		return;
-	if (at_ns < to->mail_at_ns)
-		at_ns = to->mail_at_ns;
-	to->mail_at_ns = at_ns;
+	if (prng_below(&w->prng, 32) == 0)
+		at_ns += prng_below(&w->prng, SIM_MAIL_LATE_NS);
+	s = sim_sender_of(to, w->running);
+	if (at_ns < s->at_ns)
+		at_ns = s->at_ns;
+	s->at_ns = at_ns;
 	sim_event_add(to, at_ns, SIM_EVENT_MSG, sim_msg_event, m);
 }
 

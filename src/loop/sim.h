@@ -3,7 +3,8 @@
  * The seeded simulator: many loops (nodes), one clock, disks and a network, in one thread. One
  * seed, one run. Only tests include this header.
  *
- * A world is made before the first loop_open(); each loop_open() then adds a node to it. Disks live
+ * A world is made before the first loop_open(); each loop_open() then adds a node to it: a process,
+ * which has more loops after sim_join(). Disks live
  * in the world under their path and outlive a node that crashes. Time passes only from event to
  * event.
  */
@@ -46,6 +47,10 @@ struct sim_opts {
 	uint32_t disk_align_bytes;   /* 512 or 4096; 0: 4096 */
 };
 
+/* From now on the loop is another one of the process that `with` is of: they die together, and no
+ * link is between them. Before anything is opened on it. */
+void sim_join(struct loop *loop, struct loop *with);
+
 int sim_begin(const struct sim_opts *opts);       /* one world at a time */
 void sim_end(void);                               /* frees all that is left, disks too */
 
@@ -69,7 +74,8 @@ const char *sim_fault_name(enum sim_fault kind);
 /* Buffers in flight must still be there when this is called; not those of sim_crash_at_write(),
  * whose crash settles them on the spot.
  *
- * The node's process dies at this instant: its timers, sockets (peers see a reset) and unfinished
+ * The node's process dies at this instant, with all its loops (the caller's pointers to the others
+ * are then to be forgotten): its timers, sockets (peers see a reset) and unfinished
  * I/O are gone, no callback of it runs again, its memory is the caller's to forget (the world keeps
  * and frees what it allocated for the loop). keep_unflushed: a kill (the page cache or drive keeps
  * completed writes; writes in flight may be torn, whole or absent); otherwise a power cut (each
@@ -77,7 +83,8 @@ const char *sim_fault_name(enum sim_fault kind);
 void sim_crash(struct loop **loop, bool keep_unflushed);
 
 /* The n-th (1, 2, ...) write or flush of the world from now on crashes: sim_step() returns false
- * and sim_crashed() the loop that did it; the caller then calls sim_crash(). 0: off. */
+ * and sim_crashed() the first loop of the process that did it; the caller then calls
+ * sim_crash(). 0: off. */
 void sim_crash_at_write(uint64_t n);
 struct loop *sim_crashed(void);
 uint64_t sim_writes(void);                        /* writes and flushes so far */

@@ -74,7 +74,7 @@ struct sock {
 	uint64_t sent_ns;                       /* no send is answered before */
 	struct sock_listener *listener;         /* where it came in; NULL: it dialled */
 	bool accepted;                          /* the owner knows of it */
-	bool shut, broken, closed;
+	bool shut, broken, closed, moving;
 	char peer[96];
 };
 
@@ -482,6 +482,28 @@ void sock_shutdown(struct sock *sock)
 	sim_pipe_finish(&sock->conn->pipe[sock->index], SIM_END_FIN);
 }
 
+/* In between it stays with the old loop, whose process is the same one. */
+void sock_leave(struct sock *sock)
+{
+	OBJ_CHECK(sock, SIM_SOCK_MAGIC);
+	loop_must_own(sock->loop);
+	must(!sock->closed && sock->recv == NULL && sock->send_first == NULL && !sock->moving);
+	sock->moving = true;
+}
+
+void sock_join(struct sock *sock, struct loop *loop)
+{
+	OBJ_CHECK(sock, SIM_SOCK_MAGIC);
+	loop_must_own(loop);
+	must(sock->moving && sock->loop->node == loop->node);
+	sock->moving = false;
+	if (sim_is_ghost(loop))
+		return;
+	list_remove(&sock->link);
+	list_push_back(&loop->socks, &sock->link);
+	sock->loop = loop;
+}
+
 const char *sock_peer(const struct sock *sock)
 {
 	OBJ_CHECK(sock, SIM_SOCK_MAGIC);
@@ -491,7 +513,7 @@ const char *sock_peer(const struct sock *sock)
 static void sim_io_begin(struct sock *s, struct sock_io *io)
 {
 	OBJ_CHECK(s, SIM_SOCK_MAGIC);
-	must(!s->closed && io->bytes > 0 && io->bytes <= INT32_MAX);
+	must(!s->closed && !s->moving && io->bytes > 0 && io->bytes <= INT32_MAX);
 	must(iov_bytes(io->iov, io->iov_count) == io->bytes);
 	sim_op_begin(s->loop, &io->op, s);
 	*sim_lease(io) = (struct sim_sock_lease){.at = iov_at_start(io->iov, io->iov_count)};

@@ -11,6 +11,7 @@
 
 #define SIM_OP_FLYING 0xf17e0b1du       /* loop_op.state while the loop has it */
 #define SIM_LOOP_MAGIC 0x510091feu
+#define SIM_SENDERS_MAX 32u             /* of messages to one loop */
 
 /* What an event was, for the trace. */
 enum sim_event_kind {
@@ -41,7 +42,10 @@ struct loop {
 	struct list_link link;
 	bool stop, dead;
 	struct timers timers;
-	uint64_t mail_at_ns;                    /* no message may overtake the one before */
+	struct loop *node;                      /* the first loop of its process */
+	/* no message of one sender may overtake the one before */
+	struct sim_sender { const struct loop *from; uint64_t at_ns; } sender[SIM_SENDERS_MAX];
+	unsigned sender_count;
 	uint64_t ops_flying;
 	uint64_t callbacks;                     /* run so far */
 	struct list_link disks, socks, listeners, dials;
@@ -91,7 +95,7 @@ void sim_op_end_soon(struct loop *loop, struct loop_op *op, int res, uint64_t de
 /* The process that does this is dead already: what it still starts has no effect. */
 static inline bool sim_is_ghost(const struct loop *loop)
 {
-	return loop->dead || sim_world->crashed == loop;
+	return loop->dead || sim_world->crashed == loop->node;
 }
 
 /* Counts a write or flush; true: the node dies at this instant. */

@@ -70,6 +70,15 @@ void sock_send(struct sock *sock, struct sock_io *io);
 void sock_shutdown(struct sock *sock);
 void sock_close(struct sock **sock);
 
+/**
+ * sock_leave(), sock_join() - a sock goes to another loop of this process
+ *
+ * Leave is called on its loop, with no operation in flight, and join on the other one, which learns
+ * of it by a message. In between nobody has it and nothing else may be called.
+ */
+void sock_leave(struct sock *sock);
+void sock_join(struct sock *sock, struct loop *loop);
+
 /* "127.0.0.1:4420" of the peer, for logs; valid while the sock is. */
 const char *sock_peer(const struct sock *sock);
 

@@ -242,6 +242,26 @@ void sock_shutdown(struct sock *sock)
 		sends_end(sock, -ECONNRESET);
 }
 
+void sock_leave(struct sock *sock)
+{
+	OBJ_CHECK(sock, SOCK_MAGIC);
+	loop_must_own(sock->loop);
+	must(!sock->closing && sock->recv == NULL && sock->send_first == NULL);
+	must(!sock->recv_flying && !sock->send_flying && !list_linked(&sock->link));
+	must(sock->loop->socks > 0);
+	sock->loop->socks--;
+	sock->loop = NULL;
+}
+
+void sock_join(struct sock *sock, struct loop *loop)
+{
+	OBJ_CHECK(sock, SOCK_MAGIC);
+	loop_must_own(loop);
+	must(sock->loop == NULL);
+	sock->loop = loop;
+	loop->socks++;
+}
+
 const char *sock_peer(const struct sock *sock)
 {
 	OBJ_CHECK(sock, SOCK_MAGIC);

@@ -271,7 +271,7 @@ bool store_pool_cancel(struct buf_pool *p, struct store_buf_wait *w)
 	return true;
 }
 
-void buf_hold(struct store_buf *buf)
+void store_buf_hold(struct store_buf *buf)
 {
 	unsigned before = atomic_fetch_add_explicit(&slot_of(buf)->refs, 1, memory_order_relaxed);
 
@@ -303,7 +303,7 @@ static void slot_home_msg(struct loop *here, struct msg *m)
 	slot_home(slot->pool, &slot->buf);
 }
 
-void buf_release(struct store_buf *buf)
+void store_buf_drop(struct store_buf *buf)
 {
 	struct buf_slot *slot = slot_of(buf);
 	struct buf_pool *p = slot->pool;
@@ -329,9 +329,9 @@ void store_buf_return(struct store_buf **bufp)
 	slot_of(buf)->leased = false;
 #ifdef KVOF_PLANT_BUFFER_RETURNED_TWICE
 	if (!loop_here(slot_of(buf)->pool->loop))
-		buf_release(buf);              /* planted fault */
+		store_buf_drop(buf);              /* planted fault */
 #endif
-	buf_release(buf);
+	store_buf_drop(buf);
 }
 
 /* --- one for all stores of a loop -------------------- */

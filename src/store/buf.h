@@ -29,4 +29,9 @@ bool store_pool_cancel(struct buf_pool *pool, struct store_buf_wait *w);
 /* From any loop. */
 void store_buf_return(struct store_buf **buf);
 
+/* One more that has a part in it beside the lease: I/O that may outlive the operation it is for.
+ * From a loop that has a part; dropped from any. */
+void store_buf_hold(struct store_buf *buf);
+void store_buf_drop(struct store_buf *buf);
+
 #endif

@@ -75,9 +75,6 @@ int buf_pool_open(struct buf_pool *p, struct loop *loop, uint64_t bytes);
 void buf_pool_close(struct buf_pool *p);
 /* Now or NULL; jumps no queue: NULL also while others wait. */
 struct store_buf *buf_take_now(struct buf_pool *p, uint32_t payload_bytes);
-/* One more that has a part in it, and one less; on any loop that has one. */
-void buf_hold(struct store_buf *buf);
-void buf_release(struct store_buf *buf);
 /* Pieces for a value of this size, no more than the buffer was taken for. */
 void buf_fit(struct store_buf *buf, uint32_t payload_bytes);
 /* Zeroes what lies between the payload and the end of its last block. */

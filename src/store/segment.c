@@ -249,7 +249,7 @@ static void record_submit(struct seg_log *log, struct store_op *op, uint32_t blo
 		s->placed = true;
 		st->puts_placed++;
 		a->buf = op->buf;
-		buf_hold(a->buf);
+		store_buf_hold(a->buf);
 		fmt_record_write(op->buf->chunk[0].iov_base, &at, &info);
 		append_submit(a, op->buf->chunk, op->buf->chunk_count, at.block);
 	} else {
@@ -409,7 +409,7 @@ static void append_done(struct loop_op *io, int res)
 		d->queued_bytes -= a->bytes;
 	}
 	if (a->buf != NULL)
-		buf_release(a->buf);
+		store_buf_drop(a->buf);
 	a->buf = NULL;
 	if (log == NULL) {
 		append_free(a);

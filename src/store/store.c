@@ -365,7 +365,7 @@ static void get_next(struct drive *d)
 		r->place = op_state(op)->place;
 		r->segment_index = segment_of_block(d, r->place.block);
 		r->attempts = 0;
-		buf_hold(r->buf);
+		store_buf_hold(r->buf);
 		d->reading_busy++;
 		reading_submit(r);
 	}
@@ -472,7 +472,7 @@ static void reading_free(struct reading *r)
 
 	must(seg->reader_count > 0);
 	seg->reader_count--;
-	buf_release(r->buf);
+	store_buf_drop(r->buf);
 	r->op = NULL;
 	r->buf = NULL;
 	d->reading_busy--;

@@ -39,6 +39,7 @@ struct store_drive {
 	/* an open part of a drive (store/set.h), taken by the opener; path is then for messages
 	 * only. NULL: opened by path */
 	struct disk *disk;
+	bool missing;                /* a part of a drive that a degraded set is without */
 };
 
 struct store_opts {
@@ -59,8 +60,11 @@ struct store_opts {
 	bool ack_durable;            /* put answers after a flush of its drive */
 	bool format;                 /* overwrite what is there */
 	bool degraded;               /* open without the drives that are missing */
-	/* a blank drive takes the place of one of the set that is not given; nothing else changes */
+	/* a blank drive takes the place of one of the set that is not given; nothing else
+	 * changes */
 	bool replace;
+	/* of a store made by this open, and expected of one that is there; all zero: any */
+	uint8_t uuid[16];
 };
 
 /* Says in words which drive and field was wrong when store_open() fails, or what recovery found. */
@@ -121,8 +125,8 @@ struct store_op {
 	struct list_link link;                       /* the store's, while in flight */
 	struct kv_key key;
 	enum store_put_mode mode;                    /* put */
-	/* put: the value, leased. get: NULL, then filled, caller gives back; or the caller's, leased:
-	 * the value is read into it, and it stays the caller's whatever comes */
+	/* put: the value, leased. get: NULL, then filled, caller gives back; or the caller's,
+	 * leased: the value is read into it, and it stays the caller's whatever comes */
 	struct store_buf *buf;
 	uint32_t value_bytes;                        /* get, exists: true stored length */
 	/* get: no more than this is needed (short Retrieve) */

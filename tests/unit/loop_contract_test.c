@@ -1109,3 +1109,49 @@ TEST(many_connections_are_accepted_each_once)
 		;
 	end();
 }
+
+static void turn_both(struct loop *other, struct want *w)
+{
+	for (unsigned i = 0; w->calls == 0 && i < 10000; i++) {
+		loop_turn(other, NS_PER_MS);
+		loop_turn(loop, 0);
+	}
+	expect_int(w->calls, 1);
+}
+
+TEST(a_sock_goes_on_on_another_loop_with_what_was_not_read_yet)
+{
+	struct loop *other;
+	struct sock *a, *b;
+	struct sio out, in, back, got;
+	uint8_t *at = pages(4 * ALIGN);
+
+	begin();
+	expect_int(loop_open(&(struct loop_opts){.name = "other"}, &other), 0);
+#ifdef KVOF_LOOP_SIM
+	sim_join(other, loop);
+#endif
+	pair(&a, &b);
+	sio_start(a, &out, true, at, ALIGN);
+	expect_int(wait_for(&out.want), 0);
+	sock_leave(b);
+	sock_join(b, other);
+	sio_start(b, &in, false, at + ALIGN, ALIGN);
+	turn_both(other, &in.want);
+	expect_int(in.want.res, ALIGN);
+	expect_mem(at + ALIGN, at, ALIGN);
+	sio_start(b, &back, true, at + ALIGN, ALIGN);
+	sio_start(a, &got, false, at + 2 * ALIGN, ALIGN);
+	turn_both(other, &got.want);
+	expect_mem(at + 2 * ALIGN, at, ALIGN);
+	turn_both(other, &back.want);
+	sock_close(&b);
+	sock_close(&a);
+	for (unsigned i = 0; i < 10; i++) {
+		loop_turn(other, NS_PER_MS);
+		loop_turn(loop, NS_PER_MS);
+	}
+	loop_close(&other);
+	free(at);
+	end();
+}

@@ -946,3 +946,89 @@ TEST(every_kind_of_fault_has_a_name)
 			expect(strcmp(sim_fault_name((enum sim_fault)i),
 				      sim_fault_name((enum sim_fault)j)) != 0);
 }
+
+/* ---- several loops of one process ---- */
+
+static unsigned heard_count, heard[400];
+
+struct word { struct msg msg; unsigned number; };
+
+static void word_run(struct loop *here, struct msg *m)
+{
+	expect(loop_here(here));
+	heard[heard_count++] = container_of(m, struct word, msg)->number;
+}
+
+struct speaker { struct loop_timer timer; struct loop *to; struct word *word; };
+
+static void speak(struct loop_timer *t)
+{
+	struct speaker *s = container_of(t, struct speaker, timer);
+
+	for (unsigned i = 0; i < 100; i++)
+		loop_post(s->to, &s->word[i].msg);
+}
+
+TEST(messages_of_a_sender_keep_their_order_and_those_of_two_do_not)
+{
+	static struct word word[200];
+	struct loop *from[2];
+	struct speaker s[2];
+	unsigned next[2] = {0, 100}, swaps = 0;
+
+	begin((struct sim_opts){0});
+	heard_count = 0;
+	for (unsigned i = 0; i < 200; i++)
+		word[i] = (struct word){.msg.run = word_run, .number = i};
+	for (unsigned i = 0; i < 2; i++) {
+		expect_int(loop_open(&(struct loop_opts){.name = "from"}, &from[i]), 0);
+		sim_join(from[i], loop);
+		s[i] = (struct speaker){.to = loop, .word = &word[100 * i]};
+		loop_timer_init(&s[i].timer, speak);
+		loop_timer_set(from[i], &s[i].timer, sim_now_ns() + 1000);
+	}
+	while (heard_count < 200)
+		expect(sim_step());
+	for (unsigned i = 0; i < 200; i++) {
+		expect_int(heard[i], next[heard[i] >= 100]);
+		next[heard[i] >= 100]++;
+		swaps += i > 0 && (heard[i] >= 100) != (heard[i - 1] >= 100);
+	}
+	expect(swaps > 1);
+	for (unsigned i = 0; i < 2; i++)
+		loop_close(&from[i]);
+	disk_close(&disk);
+	loop_close(&loop);
+	end();
+}
+
+static void tick(struct loop_timer *t)
+{
+	heard_count++;
+}
+
+TEST(a_crash_takes_all_loops_of_the_process_and_no_other)
+{
+	struct loop *second, *stranger;
+	struct loop_timer mine, its, theirs;
+	struct word w = {.msg.run = word_run};
+
+	begin((struct sim_opts){0});
+	heard_count = 0;
+	expect_int(loop_open(&(struct loop_opts){.name = "second"}, &second), 0);
+	expect_int(loop_open(&(struct loop_opts){.name = "stranger"}, &stranger), 0);
+	sim_join(second, loop);
+	loop_timer_init(&mine, tick);
+	loop_timer_init(&its, tick);
+	loop_timer_init(&theirs, tick);
+	loop_timer_set(loop, &mine, sim_now_ns() + 1000);
+	loop_timer_set(second, &its, sim_now_ns() + 1000);
+	loop_timer_set(stranger, &theirs, sim_now_ns() + 1000);
+	loop_post(second, &w.msg);
+	sim_crash(&second, true);
+	while (sim_step())
+		;
+	expect_int(heard_count, 1);
+	loop_close(&stranger);
+	end();
+}

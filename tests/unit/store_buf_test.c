@@ -137,10 +137,10 @@ TEST(a_buffer_that_the_kernel_still_has_is_not_given_to_another)
 
 	pool_begin(&loop, &pool, 64 * KiB);
 	buf = held = buf_take_now(&pool, 50000);
-	buf_hold(buf);
+	store_buf_hold(buf);
 	store_buf_return(&buf);
 	expect(buf_take_now(&pool, 50000) == NULL);
-	buf_release(held);
+	store_buf_drop(held);
 	other = buf_take_now(&pool, 50000);
 	expect(other != NULL);
 	store_buf_return(&other);
