@@ -26,12 +26,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "store/attach.h"
 #include "store/inner.h"
 
 #define VALUE_BYTES_DEFAULT (8u << 20)
@@ -41,7 +41,6 @@
 #define SEGMENTS_MIN 4u
 #define BUFFER_BYTES_DEFAULT (64 * MiB)
 #define KEYS_MIN 65536u
-#define READ_TRIES 3
 
 /* A drive as it was found, before its number in the set is known. */
 struct found {
@@ -83,24 +82,6 @@ __attribute__((format(printf, 3, 4))) static int fail(struct opening *o, int rc,
 	return rc;
 }
 
-static int read_again(struct disk *disk, void *into, uint64_t bytes, uint64_t offset)
-{
-	int rc = -EIO;
-
-	for (int i = 0; i < READ_TRIES && rc != 0; i++)
-		rc = disk_read_now(disk, into, bytes, offset);
-	return rc;
-}
-
-static int write_again(struct disk *disk, const void *from, uint64_t bytes, uint64_t offset)
-{
-	int rc = -EIO;
-
-	for (int i = 0; i < READ_TRIES && rc != 0; i++)
-		rc = disk_write_now(disk, from, bytes, offset);
-	return rc;
-}
-
 static void *pages(uint64_t bytes)
 {
 	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -122,7 +103,7 @@ static enum fmt_super_verdict super_read(struct opening *o, struct found *f, uin
 	enum fmt_super_verdict verdict = FMT_SUPER_DAMAGED;
 
 	for (int i = 0; i < 2 && verdict != FMT_SUPER_OK && verdict != FMT_SUPER_BLANK; i++) {
-		if (read_again(f->disk, o->block, FMT_BLOCK_BYTES, block << FMT_BLOCK_SHIFT) == 0)
+		if (attach_read(f->disk, o->block, FMT_BLOCK_BYTES, block << FMT_BLOCK_SHIFT) == 0)
 			verdict = fmt_super_check(o->block, block, out);
 	}
 	return verdict;
@@ -146,7 +127,7 @@ static int found_read(struct opening *o, struct found *f)
 	}
 	if (f->verdict != FMT_SUPER_BLANK)
 		return 0;
-	if (read_again(f->disk, o->block, FMT_BLANK_BYTES, 0) != 0)
+	if (attach_read(f->disk, o->block, FMT_BLANK_BYTES, 0) != 0)
 		return fail(o, -EIO, "drive %s: its first %u KiB can't be read", path_of(f),
 			    FMT_BLANK_BYTES / 1024);
 	if (!bytes_all_zero(o->block, FMT_BLANK_BYTES))
@@ -154,67 +135,20 @@ static int found_read(struct opening *o, struct found *f)
 	return 0;
 }
 
-/* disk_open() said -EINVAL: which of the things that it may mean? */
-static const char *unfit(const char *path)
-{
-	struct stat st;
-
-	if (stat(path, &st) != 0)
-		return "not a file or block device of at least 1 MiB";
-	if (S_ISDIR(st.st_mode))
-		return "a directory";
-	if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode))
-		return "not a file or block device";
-	if (access(path, R_OK | W_OK) != 0)
-		return "no permission to read and write it";
-	return "not writable, or smaller than 1 MiB; size= fills an empty file";
-}
-
-/* size= makes a file; it does not change one. */
-static int found_size_check(struct opening *o, const struct found *f)
-{
-	const struct disk_info *info = disk_info(f->disk);
-	uint64_t want = f->want->bytes & ~(uint64_t)(info->align_bytes - 1);
-
-	if (want == 0 || want == info->bytes)
-		return 0;
-	return fail(o, -EINVAL, "drive %s: has %" PRIu64 " bytes, not the %" PRIu64 " of size=; "
-		    "leave size= out, or remove the file to make it anew", path_of(f),
-		    info->bytes, f->want->bytes);
-}
-
+/* A part is open already; what it is a part of keeps the lock. */
 static int found_open(struct opening *o, struct found *f)
 {
-	struct store *st = o->st;
-	bool memory = strcmp(f->want->path, "mem") == 0;
-	struct disk_opts opts = {.create_bytes = f->want->bytes, .memory = memory};
-	int rc = disk_open(st->loop, f->want->path, &opts, &f->disk);
+	struct attach a = {.want = f->want, .degraded = o->st->opts.degraded};
+	int rc = 0;
 
-	if ((rc == -ENOENT || rc == -EIO) && st->opts.degraded) {
-		log_warn("store drive %s: %s; opened without it", path_of(f),
-			 rc == -EIO ? "can't be opened" : "missing");
-		f->missing = true;
-		return 0;
-	}
-	if (rc == -ENOENT)
-		return fail(o, rc, opts.create_bytes != 0 ?
-			    "drive %s: can't be made: its folder does not exist" :
-			    "drive %s: missing; give size= to make it, or open degraded",
-			    path_of(f));
-	if (rc == -ENOSPC)
-		return fail(o, rc, "drive %s: its file system has no space for the %" PRIu64
-			    " bytes of size=, which are taken at once", path_of(f),
-			    opts.create_bytes);
-	if (rc == -EBUSY)
-		return fail(o, rc, "drive %s: in use by another process", path_of(f));
-	if (rc == -EINVAL)
-		return fail(o, rc, "drive %s: %s", path_of(f), unfit(path_of(f)));
+	if (f->disk == NULL && !f->want->missing)
+		rc = attach_drive(o->st->loop, &a, o->report->text, sizeof(o->report->text));
 	if (rc != 0)
-		return fail(o, rc, "drive %s: can't be opened: %s", path_of(f), strerror(-rc));
-	if (disk_info(f->disk)->bytes < FMT_BLANK_BYTES)
-		return fail(o, -EINVAL, "drive %s: too small", path_of(f));
-	rc = found_size_check(o, f);
-	return rc != 0 ? rc : found_read(o, f);
+		return rc;
+	if (f->disk == NULL)
+		f->disk = a.disk;
+	f->missing = f->disk == NULL;
+	return f->missing ? 0 : found_read(o, f);
 }
 
 static int found_refuse(struct opening *o, const struct found *f)
@@ -343,6 +277,10 @@ static int set_check(struct opening *o)
 		return fail(o, -ENOENT, "drive %s: blank, and others are missing: it can't be "
 			    "known whose place it takes; give all of the others, or a blank one "
 			    "for each that is gone", path_of(a_blank));
+	if (!bytes_all_zero(o->st->opts.uuid, 16) &&
+	    memcmp(o->st->opts.uuid, first->super.uuid, 16) != 0)
+		return fail(o, -EPROTO, "drive %s: this part of it holds a store of another "
+			    "namespace (store id differs)", path_of(first));
 	if (first->super.drive_count != n)
 		return fail(o, first->super.drive_count > n ? -ENOENT : -EINVAL,
 			    "drive %s: belongs to a store of %u drives, %u are given",
@@ -480,12 +418,12 @@ static int super_write(struct opening *o, struct drive *d)
 	must(last > FMT_FIRST_SEGMENT_BLOCK);
 	drive_super_fill(d, &info);
 	fmt_super_write(o->block, &info, last);
-	rc = write_again(d->disk, o->block, FMT_BLOCK_BYTES, last << FMT_BLOCK_SHIFT);
+	rc = attach_write(d->disk, o->block, FMT_BLOCK_BYTES, last << FMT_BLOCK_SHIFT);
 	if (rc == 0)
 		rc = disk_flush_now(d->disk);
 	fmt_super_write(o->block, &info, 0);
 	if (rc == 0)
-		rc = write_again(d->disk, o->block, FMT_BLOCK_BYTES, 0);
+		rc = attach_write(d->disk, o->block, FMT_BLOCK_BYTES, 0);
 	if (rc == 0)
 		rc = disk_flush_now(d->disk);
 	if (rc != 0)
@@ -526,7 +464,7 @@ static struct fmt_place place_of(const struct drive *d, uint32_t segment, uint32
 
 static bool block_read(struct drive *d, uint64_t block, uint8_t *into)
 {
-	return read_again(d->disk, into, FMT_BLOCK_BYTES, block << FMT_BLOCK_SHIFT) == 0;
+	return attach_read(d->disk, into, FMT_BLOCK_BYTES, block << FMT_BLOCK_SHIFT) == 0;
 }
 
 /* A look at one of the two; again where it is neither good nor blank, since a read may lie once. */
@@ -610,7 +548,7 @@ static bool record_whole(struct opening *o, struct drive *d, uint32_t segment,
 	must(length <= o->record_bytes && length >= FMT_BLOCK_BYTES);
 	must(le32_get(e->block) >= 1 && le32_get(e->block) < d->segment_blocks);
 	for (int tries = 0; tries < 2; tries++) {
-		if (read_again(d->disk, o->record, length, at.block << FMT_BLOCK_SHIFT) == 0 &&
+		if (attach_read(d->disk, o->record, length, at.block << FMT_BLOCK_SHIFT) == 0 &&
 		    fmt_record_check(o->record, &at, d->segment_blocks, &info) == NULL &&
 		    info.value_bytes == bytes &&
 		    (info.kind == FMT_DELETE ||
@@ -695,7 +633,7 @@ static bool footer_read(struct opening *o, struct seg_log *log, const struct fmt
 	    fmt_footer_entries(tail_of(o, log->segment_index), info, log->entries) == NULL)
 		return true;                         /* all of it was read already */
 	for (int tries = 0; tries < 2; tries++) {
-		if (read_again(d->disk, d->footer_memory, bytes, end - bytes) == 0 &&
+		if (attach_read(d->disk, d->footer_memory, bytes, end - bytes) == 0 &&
 		    fmt_footer_entries(d->footer_memory, info, log->entries) == NULL)
 			return true;
 	}
@@ -749,7 +687,7 @@ static void footer_write_now(struct seg_log *log, enum fmt_segment_state state)
 
 	must(bytes <= d->footer_bytes_max);
 	segment_footer_build(log, log->entry_count, log->written_blocks, state, d->footer_memory);
-	if (write_again(d->disk, d->footer_memory, bytes, end - bytes) == 0)
+	if (attach_write(d->disk, d->footer_memory, bytes, end - bytes) == 0)
 		log->checkpoint_entries = log->entry_count;
 }
 
@@ -950,9 +888,9 @@ static void set_fresh(struct opening *o)
 {
 	struct store *st = o->st;
 
-	ssize_t random_bytes = getrandom(st->uuid, sizeof(st->uuid), 0);
-
-	must(random_bytes == (ssize_t)sizeof(st->uuid));
+	memcpy(st->uuid, st->opts.uuid, sizeof(st->uuid));
+	if (bytes_all_zero(st->uuid, sizeof(st->uuid)))
+		must(getrandom(st->uuid, sizeof(st->uuid), 0) == (ssize_t)sizeof(st->uuid));
 	st->trusted = (1u << st->drive_count) - 1;
 	st->value_bytes_stored_max = st->opts.value_bytes_max;
 	for (unsigned i = 0; i < st->drive_count; i++) {
@@ -1236,20 +1174,13 @@ static int open_steps(struct opening *o)
 	return rc != 0 ? rc : store_recover(o);
 }
 
-/* An open that fails leaves no file behind that was not there before. */
-static void made_remove(const struct disk *disk)
-{
-	if (disk != NULL && disk_info(disk)->made)
-		unlink(disk_info(disk)->path);
-}
-
 static void open_undo(struct opening *o)
 {
 	struct store *st = o->st;
 
 	for (unsigned i = 0; st->drive != NULL && i < st->drive_count; i++) {
-		made_remove(o->found[i].disk);
-		made_remove(st->drive[i].disk);
+		attach_undo(o->found[i].disk);
+		attach_undo(st->drive[i].disk);
 	}
 	store_free(&o->st);
 }
@@ -1264,6 +1195,8 @@ int store_open(const struct store_opts *opts, struct loop *loop, struct store **
 	must(opts->drive_count >= 1 && opts->drive_count <= STORE_DRIVES_MAX);
 	must(opts->value_bytes_max <= STORE_VALUE_BYTES_LIMIT);
 	*report = (struct store_report){.text = ""};
+	for (unsigned i = 0; i < opts->drive_count; i++)
+		o.found[i].disk = opts->drive[i].disk;   /* parts are ours from here on */
 	o.st = store_new(opts, loop);
 	o.block = pages(FMT_BLANK_BYTES);
 	if (o.st == NULL || o.st->drive == NULL || o.block == NULL)
