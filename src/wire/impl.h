@@ -36,6 +36,11 @@ struct wire_ops {
 	const char *(*peer)(const struct wire_conn *conn);
 	const char *(*digests)(const struct wire_conn *conn);
 	void (*close)(struct wire_conn *conn);
+	/* NULL: it stays where it is; then the next three are not called */
+	void (*pause)(struct wire_conn *conn, void (*paused)(struct wire_conn *conn, int res));
+	void (*resume)(struct wire_conn *conn);
+	void (*leave)(struct wire_conn *conn);
+	void (*join)(struct wire_conn *conn, struct loop *loop);
 };
 
 struct wire_conn {                     /* first member of every transport's connection */

@@ -124,6 +124,65 @@ static bool tcp_is_over(struct tcp *t)
 	return true;
 }
 
+/* --- to another loop -------------------------------------------------------------------------- */
+
+static void tcp_pause(struct wire_conn *conn, void (*paused)(struct wire_conn *conn, int res))
+{
+	struct tcp *t = tcp_of(conn);
+
+	must(!t->pausing && !t->rx.flying && t->rules.controller);
+	must(t->state != TCP_CLOSED);
+	t->pausing = true;
+	t->paused = paused;
+	tcp_kick(t);
+}
+
+/* Nothing is in flight: the owner decides where it goes on. */
+static void tcp_pause_look(struct tcp *t)
+{
+	void (*paused)(struct wire_conn *conn, int res) = t->paused;
+
+	if (paused == NULL || t->ops > 0 || t->state != TCP_OPEN)
+		return;
+	must(!t->tx.busy && list_empty(&t->tx.queue) && list_empty(&t->tx.flying));
+	t->paused = NULL;
+	paused(&t->conn, 0);          /* it may be another loop's from here on */
+}
+
+void tcp_pause_end(struct tcp *t)
+{
+	void (*paused)(struct wire_conn *conn, int res) = t->paused;
+
+	t->paused = NULL;
+	if (paused != NULL)
+		paused(&t->conn, -ECONNRESET);
+}
+
+static void tcp_resume(struct wire_conn *conn)
+{
+	struct tcp *t = tcp_of(conn);
+
+	must(t->pausing && t->paused == NULL);
+	t->pausing = false;
+	tcp_kick(t);
+}
+
+static void tcp_leave(struct wire_conn *conn)
+{
+	struct tcp *t = tcp_of(conn);
+
+	must(t->pausing && t->paused == NULL && t->state == TCP_OPEN && t->ops == 0);
+	must(!t->kick_flying && !t->tx.busy && !t->rx.flying && !t->rx.running);
+	loop_timer_cancel(conn->loop, &t->timer);
+	sock_leave(t->sock);
+}
+
+static void tcp_join(struct wire_conn *conn, struct loop *loop)
+{
+	sock_join(tcp_of(conn)->sock, loop);
+	tcp_resume(conn);
+}
+
 static void tcp_kicked(struct loop_op *op, int res)
 {
 	struct tcp *t = container_of(op, struct tcp, kick);
@@ -133,6 +192,10 @@ static void tcp_kicked(struct loop_op *op, int res)
 	tcp_op_back(t);
 	if (tcp_is_over(t))
 		return;
+	if (t->pausing && t->state == TCP_OPEN) {
+		tcp_pause_look(t);
+		return;
+	}
 	t->delivering = true;
 	t->end->kicked(t);
 	t->delivering = false;
@@ -410,6 +473,8 @@ static void tx_done(struct loop_op *op, int res)
 	tx_start(t);
 	if (t->state == TCP_PARTING && !t->tx.busy && t->term_bytes == 0)
 		tcp_end(t, t->why);
+	else if (t->pausing)
+		tcp_kick(t);
 	(void)tcp_is_over(t);
 }
 
@@ -808,7 +873,7 @@ static void rx_run(struct tcp *t)
 	must(!rx->running);
 	rx->running = true;
 	t->ops++;                     /* what is called may end the connection; not while in hand */
-	while (tcp_alive(t) && !rx->flying && !rx->held && rx_step(t))
+	while (tcp_alive(t) && !rx->flying && !rx->held && !t->pausing && rx_step(t))
 		;
 	if (t->state == TCP_PARTING && !rx->flying) {
 		rx->from = rx->to = 0;
@@ -856,4 +921,8 @@ const struct wire_ops wire_tcp = {
 	.peer = tcp_peer,
 	.digests = tcp_digests,
 	.close = tcp_close,
+	.pause = tcp_pause,
+	.resume = tcp_resume,
+	.leave = tcp_leave,
+	.join = tcp_join,
 };

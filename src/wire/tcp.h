@@ -113,6 +113,8 @@ struct tcp {
 	unsigned out;                  /* commands the owner has not given back */
 	struct loop_op kick;
 	bool kick_flying;
+	bool pausing;                  /* nothing is received any more, until it goes on */
+	void (*paused)(struct wire_conn *conn, int res);     /* to be called when all is quiet */
 	struct loop_timer timer;       /* handshake, stall, or the end of parting */
 	struct tcp_rx rx;
 	struct tcp_tx tx;
@@ -161,6 +163,8 @@ void tcp_fault(struct tcp *t, const struct nv_pdu_fault *fault);
 void tcp_end(struct tcp *t, int why);
 /* kicked() runs in the next turn. */
 void tcp_kick(struct tcp *t);
+/* Who waits for it to be quiet learns that it has ended. */
+void tcp_pause_end(struct tcp *t);
 /* The end of a command that kept the connection's memory alive. */
 void tcp_maybe_free(struct tcp *t);
 /* Something is waited for: from now on the peer is watched. */

@@ -522,6 +522,7 @@ static void ctrl_ended(struct tcp *t)
 	struct tcp_ctrl *ctrl = ctrl_of(t);
 
 	ctrl->data_cmd = NULL;
+	tcp_pause_end(t);
 	if (!ctrl->accepted) {
 		greeting_leave(ctrl);
 		t->owner_gone = true;

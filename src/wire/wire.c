@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The door: looks the transport up and goes through. Invariant: a connection's calls all run on its
- * own loop. The counters are of the process; loops add to them without a lock.
+ * The door: looks the transport up and goes through. Invariant: a connection's calls all run on the
+ * loop that has it; between wire_leave() and wire_join() none is made. The counters are of the process; loops add to them without a lock.
  */
 #include "wire/impl.h"
 
@@ -124,6 +124,37 @@ void wire_conn_arg_set(struct wire_conn *conn, void *conn_arg)
 {
 	OBJ_CHECK(conn, WIRE_CONN_MAGIC);
 	conn->arg = conn_arg;
+}
+
+bool wire_can_move(const struct wire_conn *conn)
+{
+	return ops_of(conn)->pause != NULL;
+}
+
+void wire_pause(struct wire_conn *conn, void (*paused)(struct wire_conn *conn, int res))
+{
+	must(paused != NULL && wire_can_move(conn));
+	ops_of(conn)->pause(conn, paused);
+}
+
+void wire_resume(struct wire_conn *conn)
+{
+	ops_of(conn)->resume(conn);
+}
+
+void wire_leave(struct wire_conn *conn)
+{
+	ops_of(conn)->leave(conn);
+	conn->loop = NULL;
+}
+
+void wire_join(struct wire_conn *conn, struct loop *loop)
+{
+	OBJ_CHECK(conn, WIRE_CONN_MAGIC);
+	loop_must_own(loop);
+	must(conn->loop == NULL);
+	conn->loop = loop;
+	conn->ops->join(conn, loop);
 }
 
 const char *wire_peer(const struct wire_conn *conn)

@@ -16,7 +16,7 @@
  * whole SQE or CQE and data of exactly the length asked for. Wrong framing ends the connection as
  * the transport says (C2HTermReq, H2CTermReq with the exact field) and disturbs no other.
  *
- * Owned by one loop; events run on it, never from inside a call of the owner.
+ * Owned by one loop at a time; events run on it, never from inside a call of the owner.
  */
 #ifndef KVOF_WIRE_WIRE_H
 #define KVOF_WIRE_WIRE_H
@@ -153,6 +153,24 @@ bool wire_cid_free(const struct wire_conn *conn, uint16_t cid);
 /* --- both ends -------------------------------------------------------------------------------- */
 
 void wire_conn_arg_set(struct wire_conn *conn, void *conn_arg);
+
+/*
+ * A connection goes to another loop of this process. Controller end, by the owner of a command
+ * whose data is here, with no other at work:
+ *
+ *	loop it is on                                  loop it goes to
+ *	wire_pause() ... paused(0)
+ *	wire_leave(), then a message                   wire_join(); events come there from now on
+ *
+ * A paused connection is not read. wire_resume() instead of wire_leave() lets it go on where it is.
+ * paused() comes once, on a later turn; -ECONNRESET: the connection has ended meanwhile.
+ */
+bool wire_can_move(const struct wire_conn *conn);
+void wire_pause(struct wire_conn *conn, void (*paused)(struct wire_conn *conn, int res));
+void wire_resume(struct wire_conn *conn);
+void wire_leave(struct wire_conn *conn);
+void wire_join(struct wire_conn *conn, struct loop *loop);
+
 const char *wire_peer(const struct wire_conn *conn);
 /* "", "hdgst", "ddgst", "hdgst+ddgst": what was agreed. */
 const char *wire_digests(const struct wire_conn *conn);
