@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`kvof serve` on this machine, and what the suites of the guest share."""
 import os
+import re
 import select
 import signal
 import socket
@@ -107,3 +108,43 @@ def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+def cli_answer_of(output):
+    """(status, DW0) from what `nvme io-passthru` printed; None where it printed neither form."""
+    if done := re.search(r"is Success and result: 0x([0-9a-fA-F]+)", output):
+        return 0, int(done[1], 16)
+    if failed := re.search(r"NVMe status: .*\(0x([0-9a-fA-F]+)\)", output):
+        return int(failed[1], 16) & 0x7FF, None  # above: do not retry, more, retry delay
+    return None
+
+
+class Steps:
+    """Checks that are a script of the guest each."""
+
+    def __init__(self, guest, tap):
+        self.guest, self.tap = guest, tap
+
+    def step(self, name, script, *patterns, seconds=30, status=0):
+        """A check: a script of the guest ends with `status` and its output has every pattern."""
+        got, output = self.guest.run(script, seconds)
+        missing = [p for p in patterns if not re.search(p, output, re.M)]
+        why = f"exit status {got}, wanted {status}; not in the output: {missing}\n{output}"
+        self.tap.check(name, got == status and not missing, why)
+        return output
+
+    def refused(self, name, script, want):
+        """A check: an nvme-cli command of the guest ends with this status."""
+        _, output = self.guest.run(script)
+        self.tap.check(name, cli_answer_of(output) == (want, None), f"wanted {want:#x}\n{output}")
+
+    def dmesg(self):
+        return self.guest.run("dmesg | tail -30")[1]
+
+    def quiet(self, name):
+        """The kernel had nothing to complain of since the connect."""
+        output = self.guest.run("dmesg")[1]
+        bad = [line for line in output.splitlines() if re.search(
+            r"nvme.*(digest|timeout|fail|error|ignor|invalid|reset|reconnect|unsupported|warn)|"
+            r"BUG|WARNING|Call Trace|Oops", line, re.I)]
+        self.tap.check(f"{name}: the kernel host logged no complaint", not bad, "\n".join(bad))

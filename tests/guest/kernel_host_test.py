@@ -22,7 +22,8 @@ import time
 
 import build
 import guest as driver
-from array_host import HOSTID, HOSTNQN, KIB, MIB, NQN, WAIT_FOR, Array, free_port, program
+from array_host import (HOSTID, HOSTNQN, KIB, MIB, NQN, WAIT_FOR, Array, Steps, cli_answer_of,
+                        free_port, program)
 from guest import HOST, Guest, Lost, Tap
 
 OTHER_HOSTNQN = "nqn.2014-08.org.nvmexpress:uuid:6b766f66-0000-4000-8000-000000000002"
@@ -64,15 +65,6 @@ def answers_of(output):
     """[(status, result)] from what passthru printed."""
     found = re.findall(r"^status=0x([0-9a-f]+) result=(\d+)$", output, re.M)
     return [(int(status, 16), int(result)) for status, result in found]
-
-
-def cli_answer_of(output):
-    """(status, DW0) from what `nvme io-passthru` printed; None where it printed neither form."""
-    if done := re.search(r"is Success and result: 0x([0-9a-fA-F]+)", output):
-        return OK, int(done[1], 16)
-    if failed := re.search(r"NVMe status: .*\(0x([0-9a-fA-F]+)\)", output):
-        return int(failed[1], 16) & 0x7FF, None  # above: do not retry, more, retry delay
-    return None
 
 
 class Namespace:
@@ -131,18 +123,11 @@ class Namespace:
         return "" if self.same("/tmp/in", "/tmp/out") else f"other bytes: {self.output}"
 
 
-class Judge:
+class Judge(Steps):
     def __init__(self, guest, tap, kvof, folder, forwarded):
-        self.guest, self.tap, self.kvof, self.folder = guest, tap, kvof, folder
+        super().__init__(guest, tap)
+        self.kvof, self.folder = kvof, folder
         self.forwarded = forwarded  # port of the loopback that leads to the guest's own target
-
-    def step(self, name, script, *patterns, seconds=30, status=0):
-        """A check: a script of the guest ends with `status` and its output has every pattern."""
-        got, output = self.guest.run(script, seconds)
-        missing = [p for p in patterns if not re.search(p, output, re.M)]
-        why = f"exit status {got}, wanted {status}; not in the output: {missing}\n{output}"
-        self.tap.check(name, got == status and not missing, why)
-        return output
 
     # ---- the guest itself ----------------------------------------------------------------------
 
@@ -219,21 +204,10 @@ class Judge:
             return None
         return Namespace(self.guest, "/dev/" + found[0][0], 1)
 
-    def dmesg(self):
-        return self.guest.run("dmesg | tail -30")[1]
-
     def disconnect(self, name):
         self.step(f"{name}: nvme disconnect",
                   f"nvme disconnect -n {NQN} && ! ls /dev/ng* 2>/dev/null",
                   "disconnected 1 controller")
-
-    def quiet(self, name):
-        """The kernel had nothing to complain of since the connect."""
-        output = self.guest.run("dmesg")[1]
-        bad = [line for line in output.splitlines() if re.search(
-            r"nvme.*(digest|timeout|fail|error|ignor|invalid|reset|reconnect|unsupported|warn)|"
-            r"BUG|WARNING|Call Trace|Oops", line, re.I)]
-        self.tap.check(f"{name}: the kernel host logged no complaint", not bad, "\n".join(bad))
 
     # ---- what the array says of itself -----------------------------------------------------------
 
@@ -301,11 +275,6 @@ class Judge:
                   r"Current value: ?(0x)?0*[0-9a-f]")
         self.refused("an unknown admin command is refused",
                      "nvme admin-passthru /dev/nvme0 -o 0xc5", INVALID_OPCODE)
-
-    def refused(self, name, script, want):
-        """A check: an nvme-cli command of the guest ends with this status."""
-        _, output = self.guest.run(script)
-        self.tap.check(name, cli_answer_of(output) == (want, None), f"wanted {want:#x}\n{output}")
 
     def raw(self, words, length, seconds=20):
         """The binary answer of an nvme-cli command, or b"" with the text kept in self.said."""
