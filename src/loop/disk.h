@@ -86,8 +86,15 @@ void disk_discard(struct disk *disk, struct disk_io *io);
  * where the drive has no better way. */
 void disk_zero(struct disk *disk, struct disk_io *io);
 
-/* The same, blocking: only at open and close of a store, before or after loop_run(); of a loop that
- * does not turn, from any one thread at a time. */
+/**
+ * disk_lend() - a place of a drive that is memory, to read from without a copy
+ * Counts as a read. The caller sees to it that nobody writes there meanwhile. Return: NULL where the
+ * drive is no memory, or the bytes do not lie in one run: disk_read() then.
+ */
+uint8_t *disk_lend(struct disk *disk, uint64_t offset_bytes, uint64_t bytes);
+
+/* The transfers, blocking: only at open and close of a store, before or after loop_run(); of a loop
+ * that does not turn, from any one thread at a time. */
 int disk_read_now(struct disk *disk, void *into, uint64_t bytes, uint64_t offset_bytes);
 int disk_write_now(struct disk *disk, const void *from, uint64_t bytes, uint64_t offset_bytes);
 int disk_flush_now(struct disk *disk);

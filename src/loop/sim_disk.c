@@ -732,6 +732,23 @@ void disk_write(struct disk *disk, struct disk_io *io)
 	sim_disk_submit(disk, io, SIM_IO_WRITE);
 }
 
+uint8_t *disk_lend(struct disk *disk, uint64_t offset_bytes, uint64_t bytes)
+{
+	uint64_t rest, place;
+
+	OBJ_CHECK(disk, SIM_DISK_MAGIC);
+	loop_must_own(disk->loop);
+	must(bytes > 0 && bytes <= disk->info.bytes && offset_bytes <= disk->info.bytes - bytes);
+	if (!disk->info.memory || disk->medium->mode != SIM_DISK_WELL)
+		return NULL;
+	place = sim_place(disk, offset_bytes, &rest);
+	if (rest < bytes)
+		return NULL;
+	disk->counts.reads++;
+	disk->counts.read_bytes += bytes;
+	return disk->medium->now + place;
+}
+
 void disk_flush(struct disk *disk, struct disk_io *io)
 {
 	sim_disk_submit(disk, io, SIM_IO_FLUSH);

@@ -691,6 +691,22 @@ void disk_write(struct disk *disk, struct disk_io *io)
 	disk_transfer(disk, io, DISK_WRITE);
 }
 
+uint8_t *disk_lend(struct disk *disk, uint64_t offset_bytes, uint64_t bytes)
+{
+	uint64_t rest, at;
+
+	OBJ_CHECK(disk, RING_DISK_MAGIC);
+	loop_must_own(disk->loop);
+	must(bytes > 0 && bytes <= disk->info.bytes && offset_bytes <= disk->info.bytes - bytes);
+	if (disk->memory == NULL)
+		return NULL;
+	at = disk_place(disk, offset_bytes, &rest);
+	if (rest < bytes)
+		return NULL;
+	disk_count(disk, DISK_READ, bytes, 0);
+	return disk->memory + at;
+}
+
 void disk_flush(struct disk *disk, struct disk_io *io)
 {
 	struct io_uring_sqe *sqe;

@@ -571,6 +571,37 @@ TEST(a_drive_of_memory_works_and_is_gone_when_closed)
 	end();
 }
 
+TEST(a_drive_of_memory_lends_its_bytes_where_they_lie_in_one_run)
+{
+	struct disk_extent extents[] = {{MiB, MiB / 2}, {0, MiB / 2}};
+	uint8_t *out = pages(MiB), *in = pages(MiB), *lent;
+	struct disk *d = NULL, *part = NULL;
+
+	begin();
+	expect_int(disk_open(loop, "mem", &(struct disk_opts){.create_bytes = DISK_BYTES,
+		.memory = true}, &d), 0);
+	expect_int(disk_open_part(loop, d, extents, 2, &part), 0);
+	expect_int(transfer(part, disk_write, out, MiB, 0), 0);
+	lent = disk_lend(part, 0, MiB / 2);
+	must(lent != NULL);
+	expect_mem(lent, out, MiB / 2);
+	expect_int(disk_counts(part)->reads, 1);
+	expect_int(disk_counts(part)->read_bytes, MiB / 2);
+	expect(disk_lend(part, MiB / 2 - ALIGN, 2 * ALIGN) == NULL);
+	expect_int(disk_counts(part)->reads, 1);
+	lent = disk_lend(part, MiB - ALIGN, ALIGN);
+	must(lent != NULL);
+	expect_mem(lent, out + MiB - ALIGN, ALIGN);
+	disk_close(&part);
+	disk_close(&d);
+	d = drive(DISK_BYTES);
+	expect(disk_lend(d, 0, ALIGN) == NULL);        /* a file is no memory */
+	disk_close(&d);
+	free(out);
+	free(in);
+	end();
+}
+
 /* Extents that are neighbours, in disorder, and apart; a transfer over all of them. */
 static const struct disk_extent part_extents[] = {
 	{2 * MiB, 8 * ALIGN}, {2 * MiB + 8 * ALIGN, 8 * ALIGN}, {MiB, 4 * ALIGN},
