@@ -504,7 +504,7 @@ static void drive_check(const struct drive *d)
 	must(d->flush_busy || list_empty(&d->flush_running));
 	must(d->footer_busy == (d->footer_log != NULL));
 	must(d->super_step <= 4);
-	must(d->evict_state <= EVICT_FLUSH && d->evict_step <= 2);
+	must(d->evict_state <= EVICT_DRAIN && d->evict_step <= 2);
 	must(!d->evict_io_busy || d->evict_state == EVICT_READ || d->evict_state == EVICT_ERASE);
 	must(list_empty(&d->get_wait) || list_empty(&d->reading_free));
 	for (unsigned i = 0; i < STORE_LOGS; i++) {

@@ -2,19 +2,20 @@
 /*
  * Freeing segments of a drive, one at a time, so that a free one is there before it is needed.
  *
- *   IDLE -> READ   footer of the victim, to learn its keys (none to learn: skipped)
- *        -> DRAIN  keys are out of the index; gets that read from it end
- *        -> ERASE  footer and header are overwritten with "erased" and a new generation
- *        -> FLUSH  and that is made durable
- *        -> IDLE   the segment is free
+ *   IDLE  -> READ   footer of the victim, to learn its keys (none to learn: skipped)
+ *         -> ERASE  footer and header are overwritten with "erased" and a new generation
+ *         -> FLUSH  and that is made durable
+ *         -> DRAIN  now its keys leave the index, and gets that read from it end
+ *         -> IDLE   the segment is free
+ *
+ * A key leaves the index only when no open can find its records any more: until then the index
+ * knows its drive, and whatever is put or deleted under it goes there too and is evicted later.
  *
  * Which one: a segment without a live value and without a tombstone, at any time; else the oldest
  * of the drive (in a namespace that evicts, or if it has no live value). Never a younger one before
  * an older one: so when a tombstone goes, every record that it covers has gone before, durably, and
- * nothing deleted comes back. The same across drives: a segment whose records are younger than the
- * start of another drive's eviction waits for that eviction. Values asked for since they were
- * written carry INDEX_HIT: the place where a later version carries them forward is victim_drop().
- * Runs on the store's loop.
+ * nothing deleted comes back. Values asked for since they were written carry INDEX_HIT: the place
+ * where a later version carries them forward is victim_drop(). Runs on the store's loop.
  */
 #include <errno.h>
 #include <string.h>
@@ -55,11 +56,11 @@ static uint32_t victim_find(const struct drive *d)
 
 /* bit n set: may go to state n; a drive that is given up goes back to IDLE from anywhere. */
 static const uint8_t evict_next[] = {
-	[EVICT_IDLE] = 1u << EVICT_READ | 1u << EVICT_DRAIN,
-	[EVICT_READ] = 1u << EVICT_DRAIN | 1u << EVICT_IDLE,
-	[EVICT_DRAIN] = 1u << EVICT_ERASE | 1u << EVICT_IDLE,
+	[EVICT_IDLE] = 1u << EVICT_READ | 1u << EVICT_ERASE,
+	[EVICT_READ] = 1u << EVICT_ERASE | 1u << EVICT_IDLE,
 	[EVICT_ERASE] = 1u << EVICT_FLUSH | 1u << EVICT_IDLE,
-	[EVICT_FLUSH] = 1u << EVICT_ERASE | 1u << EVICT_IDLE,
+	[EVICT_FLUSH] = 1u << EVICT_ERASE | 1u << EVICT_DRAIN | 1u << EVICT_IDLE,
+	[EVICT_DRAIN] = 1u << EVICT_IDLE,
 };
 
 /* The only writer of d->evict_state. */
@@ -68,8 +69,8 @@ void evict_go(struct drive *d, enum evict_state to)
 	must(d->evict_state < ARRAY_COUNT(evict_next) && evict_next[d->evict_state] & 1u << to);
 	if (to != EVICT_IDLE)
 		must(!d->failed && d->segment[d->evict_segment].state == SEGMENT_EVICTING);
-	if (to == EVICT_ERASE || to == EVICT_FLUSH)
-		must(!d->evict_io_busy && d->segment[d->evict_segment].live_count == 0);
+	if (to != EVICT_IDLE)
+		must(!d->evict_io_busy);
 	d->evict_state = (uint8_t)to;
 }
 
@@ -96,21 +97,10 @@ static bool wanted(const struct drive *d)
 	return d->free_count < 2 && !list_empty(&d->op_wait);
 }
 
-/* Some other drive is still getting rid of values that this victim's tombstones may cover. */
+/* Until it is written that a drive is out, a tombstone may cover what that drive holds. */
 static bool must_wait(const struct drive *d, const struct segment *victim)
 {
-	const struct store *st = d->st;
-
-	if (victim->tombstone_count == 0)
-		return false;
-	for (unsigned i = 0; i < st->drive_count; i++) {
-		const struct drive *other = &st->drive[i];
-
-		if (other != d && !other->failed && other->evict_state != EVICT_IDLE &&
-		    other->evict_sequence <= victim->sequence_last)
-			return true;
-	}
-	return st->mark_pending;
+	return victim->tombstone_count > 0 && d->st->mark_pending;
 }
 
 static void io_submit(struct drive *d, bool write, uint64_t block, uint64_t bytes)
@@ -165,7 +155,8 @@ static void victim_sweep(struct drive *d)
 	}
 }
 
-static void victim_drop(struct drive *d, int res)
+/* What the footer says: evict_entries, evict_entry_count of them; none if it can't be read. */
+static void victim_learn(struct drive *d, int res)
 {
 	struct store *st = d->st;
 	struct segment *seg = &d->segment[d->evict_segment];
@@ -174,27 +165,36 @@ static void victim_drop(struct drive *d, int res)
 	const uint8_t *tail = d->evict_memory + ((uint64_t)(blocks - 1) << FMT_BLOCK_SHIFT);
 	struct fmt_segment_info info;
 
-	if (res == 0 && fmt_footer_check(tail, &at, st->segment_bytes, &info) == NULL &&
-	    info.generation == seg->generation && info.entry_count == seg->entry_count &&
-	    fmt_footer_entries(d->evict_memory, &info, d->evict_entries) == NULL) {
-		for (uint32_t i = 0; i < info.entry_count; i++) {
-			const struct fmt_entry *e = &d->evict_entries[i];
-			struct kv_key key = {.len = e->key_len};
-			uint64_t sequence = info.sequence_base + le32_get(e->sequence_delta);
-			uint32_t entry;
+	if (res != 0 || fmt_footer_check(tail, &at, st->segment_bytes, &info) != NULL ||
+	    info.generation != seg->generation || info.entry_count != seg->entry_count ||
+	    fmt_footer_entries(d->evict_memory, &info, d->evict_entries) != NULL)
+		return;
+	d->evict_entry_count = info.entry_count;
+	d->evict_sequence_base = info.sequence_base;
+}
 
-			memcpy(key.byte, e->key, sizeof(key.byte));
-			entry = index_find(st->index, &key);
-			if (entry == INDEX_NONE || index_place(st->index, entry).drive != d->index)
-				continue;
-			if (index_place(st->index, entry).sequence == sequence)
-				key_drop(d, entry);
-		}
+/* Its keys leave the index, but for those that were put again meanwhile. */
+static void victim_drop(struct drive *d)
+{
+	struct store *st = d->st;
+	struct segment *seg = &d->segment[d->evict_segment];
+
+	for (uint32_t i = 0; i < d->evict_entry_count && seg->live_count > 0; i++) {
+		const struct fmt_entry *e = &d->evict_entries[i];
+		struct kv_key key = {.len = e->key_len};
+		uint64_t sequence = d->evict_sequence_base + le32_get(e->sequence_delta);
+		uint32_t entry;
+
+		memcpy(key.byte, e->key, sizeof(key.byte));
+		entry = index_find(st->index, &key);
+		if (entry == INDEX_NONE || index_place(st->index, entry).drive != d->index)
+			continue;
+		if (index_place(st->index, entry).sequence == sequence)
+			key_drop(d, entry);
 	}
 	if (seg->live_count > 0)
 		victim_sweep(d);
 	must(seg->live_count == 0);
-	evict_go(d, EVICT_DRAIN);
 }
 
 /* --- steps -------------------- */
@@ -208,12 +208,12 @@ static void victim_start(struct drive *d, uint32_t victim)
 	must(seg->state == SEGMENT_SEALED && d->evict_state == EVICT_IDLE);
 	seg->state = SEGMENT_EVICTING;
 	d->evict_segment = victim;
-	d->evict_sequence = d->st->sequence;
+	d->evict_entry_count = 0;
 	d->evict_step = 0;
 	d->evict_forced = false;
 	d->st->evictions++;
 	if (seg->live_count == 0) {
-		evict_go(d, EVICT_DRAIN);
+		evict_go(d, EVICT_ERASE);
 		return;
 	}
 	evict_go(d, EVICT_READ);
@@ -234,7 +234,7 @@ static void erase_step(struct drive *d)
 		.mount = st->mount,
 	};
 
-	must(seg->state == SEGMENT_EVICTING && seg->live_count == 0 && seg->reader_count == 0);
+	must(seg->state == SEGMENT_EVICTING && d->evict_step < 2);
 	if (d->evict_step == 0)
 		seg->generation = segment_generation(st);
 	info.generation = seg->generation;
@@ -260,12 +260,12 @@ static void evict_end(struct drive *d, bool good)
 		evict_free(d, d->evict_segment);
 		d->st->count.evicted_segments++;
 	} else {
+		/* Its values stay as long as this run lasts. */
 		log_warn("store drive %s: segment %u can't be overwritten; it is left alone",
 			 d->path, d->evict_segment);
 		seg->state = SEGMENT_BAD;
 	}
 	d->st->index_pressure = false;
-	deletes_release(d->st);
 	store_pump(d->st);
 }
 
@@ -296,8 +296,12 @@ static void evict_io_done(struct loop_op *io, int res)
 	}
 	drive_io_result(d, res);
 	if (d->evict_state == EVICT_READ) {
-		victim_drop(d, res);
-		store_pump(d->st);           /* others may have waited for room in the index */
+		victim_learn(d, res);
+#ifdef KVOF_PLANT_EVICT_DROPS_EARLY
+		victim_drop(d);                      /* planted fault */
+#endif
+		evict_go(d, EVICT_ERASE);
+		drive_pump(d);
 		return;
 	}
 	must(d->evict_state == EVICT_ERASE);
@@ -322,7 +326,9 @@ static void evict_flushed(struct flush_wait *w, int res)
 		d->evict_step = 0;
 		return;
 	}
-	evict_end(d, true);
+	victim_drop(d);
+	evict_go(d, EVICT_DRAIN);
+	store_pump(d->st);                   /* others may have waited for room in the index */
 }
 
 /* The index is full: the drive with the oldest segment of all gives it away. */
@@ -362,8 +368,8 @@ void evict_pump(struct drive *d)
 		victim_start(d, victim);
 	}
 	if (d->evict_state == EVICT_DRAIN && d->segment[d->evict_segment].reader_count == 0) {
-		evict_go(d, EVICT_ERASE);
-		d->evict_step = 0;
+		evict_end(d, true);
+		return;
 	}
 	if (d->evict_state != EVICT_ERASE || d->evict_io_busy)
 		return;

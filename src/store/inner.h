@@ -173,7 +173,7 @@ enum seglog_state {
 	SEGLOG_FOOTER,                          /* the footer wants to be written, or is */
 };
 
-enum evict_state { EVICT_IDLE, EVICT_READ, EVICT_DRAIN, EVICT_ERASE, EVICT_FLUSH };
+enum evict_state { EVICT_IDLE, EVICT_READ, EVICT_ERASE, EVICT_FLUSH, EVICT_DRAIN };
 
 struct drive {
 	struct store *st;
@@ -222,8 +222,8 @@ struct drive {
 
 	uint8_t evict_state, evict_step;
 	bool evict_io_busy, evict_forced;
-	uint32_t evict_segment;
-	uint64_t evict_sequence, evict_started_ns;
+	uint32_t evict_segment, evict_entry_count;
+	uint64_t evict_sequence_base, evict_started_ns;
 	struct disk_io evict_io;
 	struct iovec evict_iov;
 	uint8_t *evict_memory;               /* footer of the segment, then the erased header */

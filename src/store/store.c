@@ -218,9 +218,8 @@ static void delete_dispatch(struct store *st, struct store_op *op)
 {
 	uint32_t entry = index_find(st->index, &op->key);
 
-	/* A value that left the index is gone for good only once its drive, or its segment's end,
-	 * says so. */
-	if (st->mark_pending || (entry == INDEX_NONE && st->evictions > 0)) {
+	/* A value of a drive that was given up is gone for good only once the others say so. */
+	if (st->mark_pending) {
 		list_push_back(&st->delete_wait, &op->link);
 		return;
 	}

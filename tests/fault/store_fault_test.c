@@ -191,8 +191,8 @@ static unsigned drive_of(struct rig *g, uint32_t key)
 	return index_place(g->st->index, index_find(g->st->index, &k)).drive;
 }
 
-/* The write of key 0 fails, but lands; the value goes to another drive; the process is killed before
- * the segment of the failed write is sealed. True: it happened so. */
+/* The write of key 0 fails, but lands; the value goes to another drive; the process is killed
+ * before the segment of the failed write is sealed. True: it happened so. */
 static bool landed_and_killed(struct rig *g, uint64_t seed)
 {
 	rig_begin(g, seed, 2, 6 * MiB);
@@ -351,6 +351,100 @@ TEST(a_drive_that_is_gone_costs_its_own_values_and_the_store_goes_on)
 		expect_int(rig_get(&g, i, 1, 20000), -ENOENT);
 	for (uint32_t i = 100; i < 160; i++)
 		expect_int(rig_get(&g, i, 1, 20000), 0);
+	rig_end(&g);
+}
+
+static bool erasing(void *arg)
+{
+	struct rig *g = arg;
+
+	return g->st->drive[0].evict_state == EVICT_ERASE && g->st->drive[0].evict_step == 0;
+}
+
+/* Random overwrites of what is on one drive: it evicts, the other has nothing to do. */
+static void overwrite_on(struct rig *g, unsigned drive, unsigned count)
+{
+	struct prng p = prng_of(count);
+
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t key = (uint32_t)prng_below(&p, 2000);
+
+		if (rig_exists(g, key) && drive_of(g, key) == drive)
+			expect_int(rig_put(g, key, i, 10000), 0);
+	}
+}
+
+/* Fills the store until drive 0 is in the middle of an eviction, and stops it there for ever.
+ * Return: keys of its victim. */
+static unsigned stopped_in_eviction(struct rig *g, uint32_t *keys, unsigned max)
+{
+	static struct index_place was[2000];
+	struct rig_op r;
+	uint32_t key = 0;
+	unsigned n = 0;
+
+	for (; key < 1500 && g->st->count.evicted_segments < 10; key++)
+		expect_int(rig_put(g, key, 1, 10000), 0);
+	for (uint32_t k = 0; k < key; k++) {
+		struct kv_key name = rig_key(k);
+
+		was[k] = (struct index_place){.drive = 9};
+		if (rig_exists(g, k))
+			was[k] = index_place(g->st->index, index_find(g->st->index, &name));
+	}
+	for (uint32_t more = key; !erasing(g) && more < 2000; more++) {
+		expect(rig_put_start(g, &r, more, 1, 10000, STORE_PUT_ANY));
+		while (!r.done && !erasing(g))
+			expect(sim_step());
+	}
+	expect(erasing(g));
+	sim_disk_mode("drive0", SIM_DISK_HANGS);
+	for (uint32_t k = 0; k < key && n < max; k++) {
+		struct drive *d = &g->st->drive[0];
+
+		if (was[k].drive == 0 && segment_of_block(d, was[k].block) == d->evict_segment)
+			keys[n++] = k;
+	}
+	return n;
+}
+
+TEST(what_an_eviction_cut_short_left_behind_does_not_come_back_after_a_delete)
+{
+	struct rig g;
+	static struct rig_op r[8];
+	uint32_t key[8];
+	bool deleted[8] = {false};
+	uint64_t began;
+
+	rig_begin(&g, 9, 2, 6 * MiB);
+	expect_int(rig_open(&g), 0);
+	expect_int(stopped_in_eviction(&g, key, 8), 8);
+	for (unsigned i = 0; i < 8; i++)
+		expect(rig_put_start(&g, &r[i], key[i], 2, 10000, STORE_PUT_ANY));
+	began = sim_now_ns();
+	while (sim_now_ns() - began < NS_PER_S && sim_step())
+		;
+	expect(erasing(&g));
+	/* It hangs again at once: what is deleted on the other drive is all that is deleted. */
+	rig_crash(&g, true);
+	sim_disk_mode("drive0", SIM_DISK_WELL);
+	expect_int(rig_open(&g), 0);
+	sim_disk_mode("drive0", SIM_DISK_HANGS);
+	for (unsigned i = 0; i < 8; i++) {
+		if (!rig_exists(&g, key[i]))
+			deleted[i] = rig_delete(&g, key[i]) == -ENOENT;
+		else if (drive_of(&g, key[i]) == 1)
+			deleted[i] = rig_delete(&g, key[i]) == 0;
+	}
+	overwrite_on(&g, 1, 20000);
+	expect(g.st->count.evicted_segments > 20 && !g.st->drive[0].failed);
+	rig_crash(&g, true);
+	sim_disk_mode("drive0", SIM_DISK_WELL);
+	expect_int(rig_open(&g), 0);
+	for (unsigned i = 0; i < 8; i++) {
+		if (deleted[i] && rig_exists(&g, key[i]))
+			fail_msg("key %u is back: %d", key[i], rig_get(&g, key[i], 1, 10000));
+	}
 	rig_end(&g);
 }
 
