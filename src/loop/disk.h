@@ -88,8 +88,8 @@ void disk_zero(struct disk *disk, struct disk_io *io);
 
 /**
  * disk_lend() - a place of a drive that is memory, to read from without a copy
- * Counts as a read. The caller sees to it that nobody writes there meanwhile. Return: NULL where the
- * drive is no memory, or the bytes do not lie in one run: disk_read() then.
+ * Counts as a read. The caller sees to it that nobody writes there meanwhile. Return: NULL where
+ * the drive is no memory, or the bytes do not lie in one run: disk_read() then.
  */
 uint8_t *disk_lend(struct disk *disk, uint64_t offset_bytes, uint64_t bytes);
 

@@ -5,6 +5,7 @@
  * record's header, so a value is written and read together with it, without a copy.
  *
  * Who finds no room waits, first come first served: nobody passes a large value that waits.
+ * A buffer may stand for memory of somebody else (a loan): it takes a slot and no blocks.
  * A buffer goes back when its lease is given back and no I/O holds it. The pool is its loop's; a
  * buffer in use is of those who have a part in it, counted by an atomic: the last one to leave
  * finds itself on the pool's loop, or sends the buffer there in a message of its own.
@@ -57,7 +58,7 @@ void buf_pool_close(struct buf_pool *p)
 
 bool buf_pool_idle(const struct buf_pool *p)
 {
-	return p->free_blocks == p->block_count && list_empty(&p->waiting);
+	return p->free_blocks == p->block_count && p->loans == 0 && list_empty(&p->waiting);
 }
 
 static bool block_used(const struct buf_pool *p, uint32_t block)
@@ -193,6 +194,23 @@ static uint32_t blocks_of(uint32_t payload_bytes, bool plain)
 	       (uint32_t)(bytes_round_up(payload_bytes, FMT_BLOCK_BYTES) >> FMT_BLOCK_SHIFT);
 }
 
+/* A slot whose chunks are set becomes a buffer. */
+static struct store_buf *slot_take(struct buf_pool *p, uint32_t payload_bytes, bool plain)
+{
+	struct store_buf *buf = p->free_slots;
+	struct buf_slot *slot = slot_of(buf);
+
+	p->free_slots = buf->next;
+	buf->next = NULL;
+	buf->piece = slot->piece;
+	buf->chunk = slot->chunk;
+	atomic_store_explicit(&slot->refs, 1, memory_order_relaxed);
+	slot->leased = true;
+	slot->plain = plain;
+	buf_fit(buf, payload_bytes);
+	return buf;
+}
+
 static struct store_buf *take(struct buf_pool *p, uint32_t payload_bytes, bool plain)
 {
 	uint32_t blocks = blocks_of(payload_bytes, plain);
@@ -212,15 +230,30 @@ static struct store_buf *take(struct buf_pool *p, uint32_t payload_bytes, bool p
 
 		run_mark(p, first, count, true);
 	}
-	p->free_slots = buf->next;
-	buf->next = NULL;
-	buf->piece = slot->piece;
-	buf->chunk = slot->chunk;
-	atomic_store_explicit(&slot->refs, 1, memory_order_relaxed);
-	slot->leased = true;
-	slot->plain = plain;
-	buf_fit(buf, payload_bytes);
-	return buf;
+	must(slot->loan.over == NULL);
+	return slot_take(p, payload_bytes, plain);
+}
+
+/* Half of the slots are for those who wait for blocks. */
+bool buf_may_borrow(const struct buf_pool *p)
+{
+	return p->free_slots != NULL && p->loans < p->slot_count / 2;
+}
+
+struct store_buf *buf_borrow(struct buf_pool *p, const struct buf_loan *loan, uint8_t *record,
+			     uint32_t payload_bytes)
+{
+	struct store_buf *buf = p->free_slots;
+	struct buf_slot *slot = slot_of(buf);
+
+	loop_must_own(p->loop);
+	must(loan->over != NULL && buf_may_borrow(p));
+	slot->loan = *loan;
+	slot->chunk[0] = (struct iovec){
+		record, (size_t)fmt_record_blocks(payload_bytes) << FMT_BLOCK_SHIFT};
+	buf->chunk_count = 1;
+	p->loans++;
+	return slot_take(p, payload_bytes, false);
 }
 
 struct store_buf *buf_take_now(struct buf_pool *p, uint32_t payload_bytes)
@@ -281,9 +314,11 @@ void store_buf_hold(struct store_buf *buf)
 /* Nobody has a part in it any more: its blocks are free. On the pool's loop. */
 static void slot_home(struct buf_pool *p, struct store_buf *buf)
 {
+	struct buf_loan loan = slot_of(buf)->loan;
+
 	loop_must_own(p->loop);
 	must(buf->chunk_count > 0 && !slot_of(buf)->leased);
-	for (unsigned i = 0; i < buf->chunk_count; i++) {
+	for (unsigned i = 0; loan.over == NULL && i < buf->chunk_count; i++) {
 		uint8_t *at = buf->chunk[i].iov_base;
 
 		run_mark(p, (uint32_t)((at - p->memory) >> FMT_BLOCK_SHIFT),
@@ -293,6 +328,12 @@ static void slot_home(struct buf_pool *p, struct store_buf *buf)
 	buf->next = p->free_slots;
 	p->free_slots = buf;
 	pump_soon(p);
+	if (loan.over == NULL)
+		return;
+	must(p->loans > 0);
+	p->loans--;
+	slot_of(buf)->loan.over = NULL;
+	loan.over(loan.owner, loan.what);
 }
 
 static void slot_home_msg(struct loop *here, struct msg *m)

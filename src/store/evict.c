@@ -77,7 +77,7 @@ void evict_go(struct drive *d, enum evict_state to)
 /* False: waiting for a free segment is in vain as things are. */
 bool evict_possible(const struct drive *d)
 {
-	if (d->evict_state != EVICT_IDLE)
+	if (d->evict_state != EVICT_IDLE || d->segments_held > 0)
 		return true;
 	for (unsigned i = 0; i < STORE_LOGS; i++) {
 		if (d->log[i].state > SEGLOG_OPEN && d->st->opts.evict)
@@ -277,6 +277,11 @@ void evict_free(struct drive *d, uint32_t segment_index)
 	must(d->free_count < d->segment_count && seg->live_count == 0 && seg->reader_count == 0);
 	if (seg->failures >= STORE_SEGMENT_FAILURES_MAX) {
 		seg->state = SEGMENT_BAD;
+		return;
+	}
+	if (seg->loan_count > 0) {
+		seg->state = SEGMENT_LENT;             /* loan.c brings it back */
+		d->segments_held++;
 		return;
 	}
 	seg->state = SEGMENT_FREE;

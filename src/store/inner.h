@@ -8,6 +8,7 @@
  *   evict.c     freeing the oldest segment of a drive
  *   recover.c   store_open(): superblocks, footers, hops over record headers
  *   buf.c       the pool of value buffers
+ *   loan.c      values that are sent from where they lie: a drive of memory
  *   index.c     key to place, and the order of keys
  *   format.c    bytes on drives
  *
@@ -48,8 +49,16 @@ _Static_assert(FMT_DRIVES_MAX == STORE_DRIVES_MAX, "a superblock can name every 
 
 /* --- buffers -------------------- */
 
+/* Memory of somebody else that a buffer stands for; told when the last part in it is given back. */
+struct buf_loan {
+	void (*over)(void *owner, uint32_t what);
+	void *owner;
+	uint32_t what;
+};
+
 struct buf_slot {
 	struct store_buf buf;
+	struct buf_loan loan;                /* over NULL: blocks of the pool */
 	struct iovec piece[STORE_BUF_PIECES], chunk[STORE_BUF_PIECES];
 	struct buf_pool *pool;
 	struct msg home;                     /* carries it to the pool's loop */
@@ -64,7 +73,7 @@ struct buf_pool {
 	uint32_t block_count, free_blocks;
 	struct buf_slot *slot;
 	struct store_buf *free_slots;
-	unsigned slot_count;
+	unsigned slot_count, loans;
 	struct list_link waiting;
 	struct loop_op pump;
 	bool pump_set;
@@ -75,6 +84,10 @@ int buf_pool_open(struct buf_pool *p, struct loop *loop, uint64_t bytes);
 void buf_pool_close(struct buf_pool *p);
 /* Now or NULL; jumps no queue: NULL also while others wait. */
 struct store_buf *buf_take_now(struct buf_pool *p, uint32_t payload_bytes);
+/* A buffer for a value whose record, header first, lies in whole blocks at `record`; if it may. */
+bool buf_may_borrow(const struct buf_pool *p);
+struct store_buf *buf_borrow(struct buf_pool *p, const struct buf_loan *loan, uint8_t *record,
+			     uint32_t payload_bytes);
 /* Pieces for a value of this size, no more than the buffer was taken for. */
 void buf_fit(struct store_buf *buf, uint32_t payload_bytes);
 /* Zeroes what lies between the payload and the end of its last block. */
@@ -89,6 +102,7 @@ enum segment_state {
 	SEGMENT_OPEN,                        /* a log appends to it or seals it */
 	SEGMENT_SEALED,
 	SEGMENT_EVICTING,
+	SEGMENT_LENT,                        /* erased; a value of it is still being sent */
 	SEGMENT_BAD,                         /* not used again in this run */
 };
 
@@ -100,6 +114,7 @@ struct segment {
 	uint32_t live_count;                 /* index entries that point into it */
 	uint32_t tombstone_count;
 	uint32_t reader_count;
+	uint32_t loan_count;                 /* values being sent from where they lie */
 	uint8_t state, failures;
 	bool unsealed;                       /* only while a store is being recovered */
 };
@@ -203,6 +218,8 @@ struct drive {
 	struct reading *reading;             /* [STORE_READS_MAX] */
 	struct list_link reading_free, reads, get_wait;
 	unsigned reading_busy;
+	/* segments with loans; and of those the erased ones, which can't be used before the end */
+	uint32_t segments_lent, segments_held;
 
 	struct disk_io flush_io;
 	bool flush_busy, flush_wanted;
@@ -256,6 +273,7 @@ struct store {
 	struct buf_pool *pool, own_pool;     /* its loop's, or its own */
 	struct list_link key_busy[STORE_KEY_BUCKETS];
 	uint64_t ops_in_flight;
+	uint64_t loans;
 	uint32_t puts_placed;                /* each may yet need an entry of the index */
 	uint32_t dead_entries;               /* entries with INDEX_DEAD */
 	bool index_pressure;
@@ -326,6 +344,9 @@ void store_round_done(struct store *st, int res);
 void store_free(struct store **st);
 /* For tests: the process has died; its memory goes, its drives are not touched. */
 void store_forget(struct store **st);
+
+/* loan.c */
+struct store_buf *loan_begin(struct store *st, const struct index_place *place);
 
 /* drive.c */
 int drive_init(struct drive *d);

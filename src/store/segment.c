@@ -175,6 +175,7 @@ static int log_start(struct drive *d, bool for_delete)
 	d->free_count--;
 	seg = &d->segment[log->segment_index];
 	must(seg->state == SEGMENT_FREE && seg->live_count == 0 && seg->reader_count == 0);
+	must(seg->loan_count == 0);
 	seg->state = SEGMENT_OPEN;
 	seg->generation = segment_generation(st);
 	seg->used_blocks = 1;

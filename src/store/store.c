@@ -393,6 +393,24 @@ static void get_lent(struct store *st, struct store_op *op, struct index_place p
 		get_read(st, op, place);
 }
 
+static void get_in_place_done(struct loop_op *soon, int res);
+
+/* False: the value does not lie in memory, or can't be lent now. */
+static bool get_in_place(struct store *st, struct store_op *op, struct index_place place)
+{
+	struct op_state *s = op_state(op);
+	struct store_buf *buf = loan_begin(st, &place);
+
+	if (buf == NULL)
+		return false;
+	op->buf = buf;
+	op->value_bytes = place.value_bytes;
+	s->place = place;
+	s->soon.done = get_in_place_done;
+	loop_soon(st->loop, &s->soon, 0);
+	return true;
+}
+
 /* Looks the key up and takes a buffer for its size; true: answered or on its way. */
 static void get_start(struct store *st, struct store_op *op, struct store_buf *buf)
 {
@@ -421,6 +439,8 @@ static void get_start(struct store *st, struct store_op *op, struct store_buf *b
 		get_lent(st, op, place);
 		return;
 	}
+	if (buf == NULL && get_in_place(st, op, place))
+		return;
 	if (buf == NULL)
 		buf = buf_take_now(st->pool, place.value_bytes);
 	if (buf == NULL) {
@@ -441,27 +461,23 @@ static void get_ready(struct store_buf_wait *w, struct store_buf *buf)
 }
 
 /* NULL: these are the bytes of that put of that key. */
-static const char *record_wrong(const struct store *st, const struct reading *r)
+static const char *record_wrong(const struct store *st, const struct index_place *place,
+				const struct store_buf *buf, const struct kv_key *key)
 {
-	struct fmt_place at = {
-		.store_id = st->id, .drive = r->drive->index, .block = r->place.block};
+	struct fmt_place at = {.store_id = st->id, .drive = place->drive, .block = place->block};
 	struct fmt_record_info info;
-	const char *wrong = fmt_record_check(r->buf->chunk[0].iov_base, &at, buf_blocks(r->buf),
-					     &info);
+	const char *wrong = fmt_record_check(buf->chunk[0].iov_base, &at, buf_blocks(buf), &info);
 
 	if (wrong != NULL)
 		return wrong;
-	if (info.kind != FMT_PUT || info.sequence != r->place.sequence ||
-	    info.value_bytes != r->place.value_bytes)
+	if (info.kind != FMT_PUT || info.sequence != place->sequence ||
+	    info.value_bytes != place->value_bytes)
 		return "another record";
 #ifndef KVOF_PLANT_CHECKSUM_NOT_COMPARED
-	if (info.payload_xxh3 !=
-	    hash_xxh3_iov(r->buf->piece, r->buf->piece_count, info.value_bytes))
+	if (info.payload_xxh3 != hash_xxh3_iov(buf->piece, buf->piece_count, info.value_bytes))
 		return "checksum of the value";
 #endif
-	if (r->op != NULL && !kv_key_equal(&info.key, &r->op->key))
-		return "another key";
-	return NULL;
+	return kv_key_equal(&info.key, key) ? NULL : "another key";
 }
 
 static void reading_free(struct reading *r)
@@ -525,7 +541,7 @@ static void reading_done(struct loop_op *io, int res)
 	}
 	drive_io_result(d, res);
 	if (res == 0)
-		wrong = record_wrong(st, r);
+		wrong = record_wrong(st, &r->place, r->buf, &op->key);
 	if ((res != 0 || wrong != NULL) && ++r->attempts < 2) {
 		reading_submit(r);
 		return;
@@ -540,6 +556,23 @@ static void reading_done(struct loop_op *io, int res)
 		get_good(st, op);
 	get_next(d);
 	drive_pump(d);
+}
+
+static void get_in_place_done(struct loop_op *soon, int res)
+{
+	struct op_state *s = container_of(soon, struct op_state, soon);
+	struct store_op *op = op_of_state(s);
+	struct drive *d = &s->st->drive[s->place.drive];
+	const char *wrong = record_wrong(s->st, &s->place, op->buf, &op->key);
+
+	if (wrong == NULL && !d->failed) {
+		get_good(s->st, op);
+		return;
+	}
+	if (wrong != NULL)
+		log_warn("store drive %s: record at block %u: %s; the entry is dropped", d->path,
+			 s->place.block, wrong);
+	get_failed(s->st, op, wrong != NULL ? -EBADMSG : -EIO);
 }
 
 void store_get(struct store *st, struct store_op *op)
@@ -730,10 +763,10 @@ void store_buf_give(struct store *st, struct store_buf **buf)
 	store_buf_return(buf);
 }
 
-/* Buffers of its own pool that are not back keep a store from being freed. */
+/* Buffers of its own pool, and loans, that are not back keep a store from being freed. */
 static bool buffers_out(const struct store *st)
 {
-	return st->pool == &st->own_pool && !buf_pool_idle(st->pool);
+	return st->loans > 0 || (st->pool == &st->own_pool && !buf_pool_idle(st->pool));
 }
 
 /* --- close -------------------- */
@@ -751,7 +784,7 @@ static void close_end(struct loop_op *soon, int res)
 
 		if (!drive_quiet(d))
 			kept = true;
-		else if (d->disk != NULL)
+		else if (d->disk != NULL && st->loans == 0)
 			disk_close(&d->disk);
 	}
 	/* The kernel may still write into its memory, or somebody still has a buffer. */
