@@ -361,9 +361,9 @@ class Judge(BlockDevice):
                 sleep 0.1; done
             umount /mnt && echo 3 >/proc/sys/vm/drop_caches
             cat /tmp/err""", seconds=90)
-        self.step(f"{name}: ... also after it was mounted again",
-                  f"mount {dev} /mnt && sha256sum -c --quiet /tmp/synced; s=$?; umount /mnt; exit $s",
-                  seconds=60)
+        self.step(f"{name}: ... also after it was mounted again", f"""
+            mount {dev} /mnt && sha256sum -c --quiet /tmp/synced; s=$?
+            umount /mnt; exit $s""", seconds=60)
         self.step(f"{name}: xfs_repair -n finds nothing", f"xfs_repair -n {dev} 2>&1", seconds=90)
         return array
 

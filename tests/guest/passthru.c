@@ -7,16 +7,17 @@
  * --ring N by io_uring_cmd, N copies in flight at once, each with its own buffer.
  *
  *   passthru DEV NSID store|retrieve|exist|delete|list KEYHEX [--size BYTES] [--option BITS]
- *            [--file F] [--shift BYTES] [--ring N]
+ *            [--file F] [--expect F] [--shift BYTES] [--ring N]
  *            [--key-bytes N] [--cdw10 N] [--cdw12 N] [--cdw13 N]
  *
  * KEYHEX is at most 16 bytes as hex, "-" for none; --key-bytes and --cdw10 tell the target another
  * key length or size than the true one. store reads --file; retrieve and list write to it, retrieve
  * as many bytes as the smaller of the buffer and the result. With --ring N the last byte of the key
  * counts up for each copy, and store adds the copy's number to each byte, so that answers that
- * changed places are seen; retrieve takes off that number and compares. Prints
- * `status=0x.. result=N`, a line for each copy; exit 0 when every command succeeded, 1 when one had
- * a status or wrong bytes, 2 wrong usage, 3 the kernel refused the call.
+ * changed places are seen; retrieve takes off that number and compares: with the bytes of --expect,
+ * or else with copy 0. Prints `status=0x.. result=N`, a line for each copy; exit 0 when every
+ * command succeeded, 1 when one had a status or wrong bytes, 2 wrong usage, 3 the kernel refused the
+ * call.
  *
  * Memory: a buffer is filled with noise before a command that reads; a guard behind it is checked.
  */
@@ -44,7 +45,8 @@ enum kv_opcode {
 };
 
 struct job {
-	const char *device, *file;
+	const char *device, *file, *expect;
+	uint8_t *expected;   /* what --expect holds, size_bytes of it */
 	uint32_t nsid, option, key_bytes, cdw10, cdw12, cdw13, ring, shift;
 	uint64_t size_bytes;
 	uint8_t opcode, key[16];
@@ -230,11 +232,11 @@ static void result_check(const struct job *job, uint32_t copy, uint8_t *const *b
 			printf("wrote behind the value, at %llu\n", (unsigned long long)i);
 			exit(1);
 		}
-	if (job->ring == 0)
-		return;
-	for (uint64_t i = 0; i < moved; i++)
-		b[i] = (uint8_t)(b[i] - copy);
-	if (copy > 0 && memcmp(b, buffers[0], moved) != 0) {
+	if (job->ring > 0)
+		for (uint64_t i = 0; i < moved; i++)
+			b[i] = (uint8_t)(b[i] - copy);
+	if (memcmp(b, job->expected != NULL ? job->expected : buffers[0], moved) != 0 ||
+	    (job->expected != NULL && a->result != job->size_bytes)) {
 		printf("copy %u has other bytes\n", copy);
 		exit(1);
 	}
@@ -295,6 +297,8 @@ static void job_parse(struct job *job, int argc, char **argv)
 			job->size_bytes = number(argv[i + 1]);
 		} else if (strcmp(argv[i], "--file") == 0) {
 			job->file = argv[i + 1];
+		} else if (strcmp(argv[i], "--expect") == 0) {
+			job->expect = argv[i + 1];
 		} else {
 			known = false;
 			for (size_t k = 0; k < sizeof(numbers) / sizeof(numbers[0]); k++)
@@ -337,6 +341,12 @@ int main(int argc, char **argv)
 	int fd, failed = 0;
 
 	job_parse(&job, argc, argv);
+	if (job.expect != NULL) {
+		job.expected = aligned_alloc(4096, (job.size_bytes + 4096) / 4096 * 4096);
+		if (job.expected == NULL)
+			die("memory");
+		file_read(job.expect, job.expected, job.size_bytes);
+	}
 	copies = job.ring > 0 ? job.ring : 1;
 	for (uint32_t i = 0; i < copies; i++)
 		buffers[i] = buffer_make(&job, i);

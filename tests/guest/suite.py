@@ -18,7 +18,7 @@ def payload_make(work, folders):
     if not folders:
         return None
     path = os.path.join(work, "payload.tar")
-    words = ["tar", "cf", path]
+    words = ["tar", "chf", path]
     for folder, name in folders:
         words += ["-C", folder, name]
     subprocess.run(words, check=True)
