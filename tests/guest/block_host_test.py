@@ -10,7 +10,6 @@ Skips only where QEMU is not installed.
 import re
 import signal
 import sys
-import time
 
 import suite
 from array_host import HOSTID, HOSTNQN, NQN, WAIT_FOR, Array, cli_answer_of, program
@@ -320,7 +319,10 @@ class Judge(BlockDevice):
         self.fio_begin(dev)
         for turn in (1, 2):
             array.stop(signal.SIGKILL)
-            time.sleep(1.5 if turn == 2 else 0)  # once long enough for refused reconnects
+            if turn == 2:
+                self.step(f"{name} {turn}: while it is away the host is refused", WAIT_FOR + """
+                    dmesg -C
+                    wait_for 'dmesg | grep -q "Failed reconnect attempt"'""")
             array = Array(self.kvof, self.folder, *options, port=array.port)
             if not self.tap.check(f"{name} {turn}: kvof serve is ready again on its drives",
                                   array.is_ready(), array.why()):

@@ -16,8 +16,8 @@
  * counts up for each copy, and store adds the copy's number to each byte, so that answers that
  * changed places are seen; retrieve takes off that number and compares: with the bytes of --expect,
  * or else with copy 0. Prints `status=0x.. result=N`, a line for each copy; exit 0 when every
- * command succeeded, 1 when one had a status or wrong bytes, 2 wrong usage, 3 the kernel refused the
- * call.
+ * command succeeded, 1 when one had a status or wrong bytes, 2 wrong usage, 3 the kernel refused
+ * the call.
  *
  * Memory: a buffer is filled with noise before a command that reads; a guard behind it is checked.
  */
