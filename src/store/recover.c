@@ -194,7 +194,7 @@ static int set_is_one(struct opening *o, const struct found *first)
 		    f->super.segment_bytes != first->super.segment_bytes)
 			return fail(o, -EINVAL, "drive %s: of another set than %s (store id "
 				    "differs)", path_of(f), path_of(first));
-		if (disk_info(f->disk)->bytes < f->super.drive_bytes)
+		if (disk_info(f->disk)->bytes < (f->super.drive_bytes & ~UINT64_C(4095)))
 			return fail(o, -EINVAL, "drive %s: %" PRIu64 " bytes, but it had %" PRIu64
 				    " when it was made", path_of(f), disk_info(f->disk)->bytes,
 				    f->super.drive_bytes);
@@ -306,6 +306,14 @@ static uint32_t segment_least(uint32_t value_bytes_max)
 	uint64_t blocks = fmt_record_blocks(value_bytes_max) + 2;
 
 	return (uint32_t)bytes_round_up(blocks << FMT_BLOCK_SHIFT, SEGMENT_GRAIN);
+}
+
+uint64_t store_part_bytes_min(uint32_t value_bytes_max)
+{
+	if (value_bytes_max == 0)
+		value_bytes_max = VALUE_BYTES_DEFAULT;
+	return (uint64_t)SEGMENTS_MIN * segment_least(value_bytes_max) +
+	       (FMT_FIRST_SEGMENT_BLOCK + 1) * FMT_BLOCK_BYTES;
 }
 
 static int geometry_choose(struct opening *o)

@@ -2,18 +2,19 @@
 /*
  * The set: the real drives of an array, and who has which part of them.
  *
- *	drive   head (label, catalog) ─ slabs ─ tail (label, catalog)
- *        slab    belongs to nobody or to one (namespace, shard); the slabs that one has of a drive,
- *in 	        rising order, are its part of that drive: a disk of its own (disk_open_part())
+ *   drive   head (label, catalog) - slabs - tail (catalog, label)
+ *   slab    belongs to nobody or to one (namespace, shard); the slabs that one has of a drive, in
+ *           rising order, are its part of that drive: a disk of its own (disk_open_part())
  *
  * A namespace's shard is a struct store (kv) or a struct block over one part a drive. Parts are
  * never shared, so a cap is a size, and what a namespace held goes with its parts. The catalog is
- * on every drive, twice, with a generation; the highest whole one is the truth. Drives made by
- * version 1 (one store over the whole drive) are shown as one kv namespace of one shard and can't
- * take more.
+ * on every drive, twice at each end, with a generation; the highest whole one is the truth. Drives
+ * made by version 1 (one store over the whole drive) are shown as one kv namespace of one shard and
+ * can't take more.
  *
  * Control path: every call blocks on small I/O and may run on any one thread at a time (the caller
- * serializes); none is made from a loop that serves.
+ * serializes), but for set_open() and set_close(), which run on the thread that owns the loop, and
+ * set_ns_parts(), which several loops may call at once for themselves.
  */
 #ifndef KVOF_STORE_SET_H
 #define KVOF_STORE_SET_H
@@ -41,8 +42,11 @@ struct set_ns {
 	uint8_t uuid[16];            /* given by the set */
 	enum set_kind kind;
 	uint8_t subsys;              /* number of its subsystem */
+	/* given by the set: at most set_shards(), fewer where the parts would be too small */
+	uint8_t shards;
 	uint64_t bytes;              /* block: the size that hosts see */
-	/* what it takes of the drives; 0 when asked: kv all that is free, block as bytes */
+	/* what it takes of the drives, all parts together; 0 when asked: kv all that is free, block
+	 * what holds all its bytes */
 	uint64_t cap_bytes;
 	uint32_t block_bytes;        /* block: 512 or 4096 */
 	bool evict;                  /* kv: cache namespace; else object namespace */
@@ -51,6 +55,7 @@ struct set_ns {
 };
 
 struct set_subsys {
+	uint8_t number;
 	char nqn[SET_NQN_BYTES];
 	uint8_t uuid[16];            /* serial number and the like are made from it */
 };
@@ -58,8 +63,11 @@ struct set_subsys {
 struct set_opts {
 	struct store_drive drive[STORE_DRIVES_MAX];
 	unsigned drive_count;
-	unsigned shards;             /* at format only; 0: one a core, at most SET_SHARDS_MAX */
+	/* at format only; 0: one a core, fewer where drives are small, at most SET_SHARDS_MAX */
+	unsigned shards;
 	bool format, degraded;
+	/* a blank drive takes the place of one that is lost */
+	bool replace;
 };
 
 /**
@@ -72,29 +80,40 @@ int set_open(const struct set_opts *opts, struct loop *loop, struct set **out,
 	     struct store_report *report);
 /* All parts are closed before. */
 void set_close(struct set **set);
+/* For tests: the process has died; its memory goes, its drives are not touched. */
+void set_forget(struct set **set);
 
 unsigned set_shards(const struct set *set);
 unsigned set_drives(const struct set *set);
 uint64_t set_free_bytes(const struct set *set);
-bool set_was_made(const struct set *set);            /* the catalog is empty: first start */
+/* No namespace was ever made: what a first start makes is to be made. */
+bool set_was_made(const struct set *set);
 
 unsigned set_ns_list(const struct set *set, struct set_ns out[SET_NAMESPACES_MAX]);
-/* Fills what the set gives; the parts are discarded and zero at their ends, the catalog is durable.
- * Return: 0; -ENOSPC (why says how much is free); -EEXIST nsid is taken; -EINVAL; -EIO. */
+/* Fills what the set gives. The parts are zero in their first and last 128 KiB and of any content
+ * between; the catalog is durable. A drive that is missing or failed gets no part. A crash leaves
+ * all of it or nothing. Return: 0; -ENOSPC (why says how much is free); -EEXIST nsid is taken;
+ * -ENOENT no such subsystem; -EINVAL; -EPROTO drives of version 1; -EIO. */
 int set_ns_create(struct set *set, struct set_ns *ns, char why[256]);
-/* All its parts are closed. Its slabs are free at once and discarded. Return: 0; -ENOENT; -EIO. */
+/* All its parts are closed. Its slabs are free at once and discarded. Return: 0; -ENOENT; -EPROTO
+ * drives of version 1; -EIO. */
 int set_ns_remove(struct set *set, uint32_t id, char why[256]);
 
 unsigned set_subsys_list(const struct set *set, struct set_subsys out[SET_SUBSYSTEMS_MAX]);
+/* Return: 0; -EEXIST the name is taken; -ENOSPC; -EINVAL; -EPROTO drives of version 1; -EIO. */
 int set_subsys_create(struct set *set, const char *nqn, uint8_t *number, char why[256]);
-/* -EBUSY: has namespaces */
+/* Return: 0; -EBUSY has namespaces; -ENOENT; -EPROTO; -EIO. */
 int set_subsys_remove(struct set *set, uint8_t number, char why[256]);
 
 /**
  * set_ns_parts() - opens the parts of one shard of a namespace as disks on @loop
- * @opts: drive[] and drive_count are filled (disk set, path for messages); a drive that is missing
- * in
- *        a degraded set has disk NULL. store_open()/block_open() take the disks.
+ * @opts: filled: drive[] (an open part and the drive's path for messages, or missing in a degraded
+ *        set), drive_count (drives that the namespace has parts on), degraded, replace, uuid (of
+ *        the store on these parts), evict, value_bytes_max. store_open() or block_open() take the
+ *        disks.
+ *
+ * On the thread that owns @loop, or before it runs. Return: 0; -ENOENT no such namespace or shard;
+ * -ENOMEM.
  */
 int set_ns_parts(struct set *set, uint32_t id, unsigned shard, struct loop *loop,
 		 struct store_opts *opts);

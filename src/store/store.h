@@ -86,6 +86,9 @@ struct store_report {
 int store_open(const struct store_opts *opts, struct loop *loop, struct store **out,
 	       struct store_report *report);
 
+/* Bytes of the smallest part (or drive) that a store with values up to this size opens on. */
+uint64_t store_part_bytes_min(uint32_t value_bytes_max);
+
 /* Completes after all operations in flight; seals what is open, marks a clean stop. done(arg) once.
  * The pointer is taken at once. In-flight operations started before still complete normally. */
 void store_close(struct store **st, void (*done)(void *arg), void *arg);
