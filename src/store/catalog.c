@@ -21,6 +21,7 @@ static const uint8_t catalog_magic[8] = {'K', 'V', 'O', 'F', 'C', 'A', 'T', 'L'}
 #define SLAB_BYTES_MIN (64 * KiB)
 #define SLAB_ALIGN_MAX (2 * MiB)
 #define HEAD_BYTES offsetof(struct catalog_disk, drive_id)
+#define GLOBAL_BLOCKS (CATALOG_NS_BLOCKS + CATALOG_HOST_BLOCKS)  /* behind the first */
 #define NS_EVICT 1u
 #define NS_STRIPE 2u
 #define NS_MAKING 0x80u
@@ -181,8 +182,8 @@ void catalog_write(uint8_t *out, const struct label *at, uint64_t block, const s
 		   const struct catalog_owner *owners)
 {
 	struct catalog_ns_disk *ns = (void *)(out + FMT_BLOCK_BYTES);
-	struct catalog_slab_disk *slab =
-		(void *)(out + (size_t)CATALOG_SLABS_BLOCK * FMT_BLOCK_BYTES);
+	struct catalog_host_disk *host = (void *)(ns + SET_NAMESPACES_MAX);
+	struct catalog_slab_disk *slab = (void *)(host + SET_HOSTS_MAX);
 	struct catalog_disk *h = (void *)out;
 	uint32_t crc;
 
@@ -199,12 +200,16 @@ void catalog_write(uint8_t *out, const struct label *at, uint64_t block, const s
 	}
 	for (unsigned i = 0; i < c->ns_count; i++)
 		ns[i] = ns_pack(&c->ns[i]);
+	for (unsigned i = 0; i < SET_HOSTS_MAX; i++) {
+		memcpy(host[i].nqn, c->host[i].nqn, sizeof(host[i].nqn));
+		host[i].subsys_mask = c->host[i].subsys_mask;
+	}
 	for (unsigned i = 0; i < at->slab_count; i++) {
 		slab[i].ns = le32_of(owners[i].ns);
 		slab[i].shard = owners[i].shard;
 	}
 	crc = crc32c(out + HEAD_BYTES, FMT_BLOCK_BYTES - HEAD_BYTES);
-	crc = crc32c_more(crc, ns, CATALOG_NS_BLOCKS * FMT_BLOCK_BYTES);
+	crc = crc32c_more(crc, ns, GLOBAL_BLOCKS * FMT_BLOCK_BYTES);
 	memcpy(h->magic, catalog_magic, sizeof(h->magic));
 	memcpy(h->uuid, at->uuid, sizeof(h->uuid));
 	h->version = le32_of(CATALOG_VERSION);
@@ -285,6 +290,15 @@ static const char *subsys_unpack(const struct catalog_subsys_disk *d, unsigned n
 	return NULL;
 }
 
+static const char *host_unpack(const struct catalog_host_disk *d, struct catalog_host *out)
+{
+	if (memchr(d->nqn, 0, sizeof(d->nqn)) == NULL)
+		return "name of a host";
+	memcpy(out->nqn, d->nqn, sizeof(out->nqn));
+	out->subsys_mask = d->nqn[0] == 0 ? 0 : d->subsys_mask;
+	return NULL;
+}
+
 static const char *head_check(const struct catalog_disk *h, const struct label *at, uint64_t block)
 {
 	if (memcmp(h->magic, catalog_magic, sizeof(h->magic)) != 0)
@@ -325,13 +339,14 @@ const char *catalog_check(const uint8_t *in, const struct label *at, uint64_t bl
 			  struct catalog *out, struct catalog_owner *owners)
 {
 	const struct catalog_ns_disk *ns = (const void *)(in + FMT_BLOCK_BYTES);
+	const struct catalog_host_disk *host = (const void *)(ns + SET_NAMESPACES_MAX);
 	const struct catalog_disk *h = (const void *)in;
 	const char *wrong = head_check(h, at, block);
 	uint32_t crc = crc32c(in + HEAD_BYTES, FMT_BLOCK_BYTES - HEAD_BYTES);
 
 	if (wrong != NULL)
 		return wrong;
-	crc = crc32c_more(crc, ns, CATALOG_NS_BLOCKS * FMT_BLOCK_BYTES);
+	crc = crc32c_more(crc, ns, GLOBAL_BLOCKS * FMT_BLOCK_BYTES);
 #ifndef KVOF_PLANT_CATALOG_CHECKSUM_IGNORED
 	if (le32_get(h->global_crc) != crc)
 		return "checksum of the namespaces";
@@ -348,8 +363,10 @@ const char *catalog_check(const uint8_t *in, const struct label *at, uint64_t bl
 		wrong = ns_unpack(&ns[i], out, &out->ns[i]);
 		out->ns_count++;
 	}
+	for (unsigned i = 0; i < SET_HOSTS_MAX && wrong == NULL; i++)
+		wrong = host_unpack(&host[i], &out->host[i]);
 	if (wrong == NULL)
-		wrong = slabs_unpack(h, (const void *)(in + (size_t)CATALOG_SLABS_BLOCK *
-						       FMT_BLOCK_BYTES), at->slab_count, owners);
+		wrong = slabs_unpack(h, (const void *)(host + SET_HOSTS_MAX), at->slab_count,
+				     owners);
 	return wrong;
 }

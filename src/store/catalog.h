@@ -88,6 +88,13 @@ struct catalog_subsys_disk {
 };
 _Static_assert(sizeof(struct catalog_subsys_disk) == 256, "a subsystem is 256 bytes");
 
+struct catalog_host_disk {
+	char nqn[SET_NQN_BYTES];             /* ends with a zero byte; empty: not in use */
+	uint8_t subsys_mask;                 /* bit i: may connect to subsystem i */
+	uint8_t reserved[31];
+};
+_Static_assert(sizeof(struct catalog_host_disk) == 256, "a host is 256 bytes");
+
 struct catalog_slab_disk {
 	le32 ns;                             /* id; 0: free */
 	uint8_t shard;
@@ -95,7 +102,7 @@ struct catalog_slab_disk {
 };
 _Static_assert(sizeof(struct catalog_slab_disk) == 8, "an owner is 8 bytes");
 
-/* First block of a slot. Namespaces follow in the next ones, then the owners of slabs. */
+/* First block of a slot. Namespaces follow in the next ones, then hosts, then owners of slabs. */
 struct catalog_disk {
 	uint8_t magic[8];
 	le32 crc;                            /* of the bytes that follow, up to drive_id */
@@ -106,7 +113,7 @@ struct catalog_disk {
 	uint8_t drive, shard_count;
 	uint8_t reserved_a[2];
 	le32 slab_count, next_id, ns_count;
-	le32 global_crc;                     /* of drive_id, subsystems and namespaces */
+	le32 global_crc;                     /* of drive_id, subsystems, namespaces and hosts */
 	le32 slabs_crc;
 	uint8_t reserved_b[184];
 	le64 drive_id[STORE_DRIVES_MAX];     /* of the drives of the set, in their places */
@@ -118,7 +125,8 @@ _Static_assert(sizeof(struct catalog_disk) == FMT_BLOCK_BYTES, "it fills a block
 _Static_assert(_Alignof(struct catalog_disk) == 1, "read in place");
 
 #define CATALOG_NS_BLOCKS (SET_NAMESPACES_MAX * 256u / FMT_BLOCK_BYTES)
-#define CATALOG_SLABS_BLOCK (1 + CATALOG_NS_BLOCKS)
+#define CATALOG_HOST_BLOCKS (SET_HOSTS_MAX * 256u / FMT_BLOCK_BYTES)
+#define CATALOG_SLABS_BLOCK (1 + CATALOG_NS_BLOCKS + CATALOG_HOST_BLOCKS)
 
 static inline uint32_t catalog_slot_blocks(uint32_t slab_count)
 {
@@ -129,6 +137,12 @@ struct catalog_ns {
 	struct set_ns ns;
 	bool making;                         /* a crash now undoes it */
 	uint64_t part_bytes[STORE_DRIVES_MAX];
+};
+
+/* A host that some subsystems let in. */
+struct catalog_host {
+	char nqn[SET_NQN_BYTES];             /* empty: not in use */
+	uint8_t subsys_mask;
 };
 
 struct catalog_owner {
@@ -143,6 +157,7 @@ struct catalog {
 	bool subsys_used[SET_SUBSYSTEMS_MAX];
 	struct set_subsys subsys[SET_SUBSYSTEMS_MAX];
 	struct catalog_ns ns[SET_NAMESPACES_MAX];
+	struct catalog_host host[SET_HOSTS_MAX];
 };
 
 /* out: slot_blocks of the label. c->global_crc is not looked at. */

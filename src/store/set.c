@@ -409,9 +409,89 @@ int set_subsys_create(struct set *s, const char *nqn, uint8_t *number, char why[
 	return 0;
 }
 
+static void hosts_forget(struct catalog *c, uint8_t number)
+{
+	must(number < SET_SUBSYSTEMS_MAX);
+	for (unsigned i = 0; i < SET_HOSTS_MAX; i++) {
+		c->host[i].subsys_mask &= (uint8_t)~(1u << number);
+		if (c->host[i].subsys_mask == 0)
+			memset(&c->host[i], 0, sizeof(c->host[i]));
+	}
+}
+
+/* False: there is no room for another name. */
+static bool host_add(struct catalog *c, uint8_t number, const char *nqn)
+{
+	struct catalog_host *at = NULL;
+
+	for (unsigned i = SET_HOSTS_MAX; i-- > 0;) {
+		if (c->host[i].nqn[0] == 0 && (at == NULL || at->nqn[0] == 0))
+			at = &c->host[i];
+		else if (strcmp(c->host[i].nqn, nqn) == 0)
+			at = &c->host[i];
+	}
+	if (at == NULL)
+		return false;
+	memcpy(at->nqn, nqn, strlen(nqn) + 1);
+	at->subsys_mask |= (uint8_t)(1u << number);
+	return true;
+}
+
+static int hosts_set(struct set *s, uint8_t number, const char *const *host, unsigned count,
+		     char why[256])
+{
+	struct catalog *c = &s->catalog;
+
+	hosts_forget(c, number);
+	for (unsigned i = 0; i < count; i++) {
+		if (host[i][0] == 0 || strlen(host[i]) >= SET_NQN_BYTES)
+			return fail(why, -EINVAL, "the name of a host has 1 to %u bytes",
+				    SET_NQN_BYTES - 1);
+		if (!host_add(c, number, host[i]))
+			return fail(why, -ENOSPC, "there are %u hosts already, no more are "
+				    "possible", SET_HOSTS_MAX);
+	}
+	return set_commit(s) == 0 ? 0 :
+		fail(why, -EIO, "the catalog can't be written on any drive");
+}
+
+int set_subsys_hosts(struct set *s, uint8_t number, const char *const *host, unsigned count,
+		     char why[256])
+{
+	struct catalog_host before[SET_HOSTS_MAX];
+	int rc;
+
+	OBJ_CHECK(s, SET_MAGIC);
+	why[0] = 0;
+	if (s->version_one)
+		return version_one(why);
+	if (number >= SET_SUBSYSTEMS_MAX || !s->catalog.subsys_used[number])
+		return fail(why, -ENOENT, "there is no subsystem of number %u", number);
+	memcpy(before, s->catalog.host, sizeof(before));
+	rc = hosts_set(s, number, host, count, why);
+	if (rc != 0)
+		memcpy(s->catalog.host, before, sizeof(before));
+	return rc;
+}
+
+unsigned set_subsys_hosts_list(const struct set *s, uint8_t number,
+			       char out[SET_HOSTS_MAX][SET_NQN_BYTES])
+{
+	unsigned count = 0;
+
+	OBJ_CHECK(s, SET_MAGIC);
+	must(number < SET_SUBSYSTEMS_MAX);
+	for (unsigned i = 0; i < SET_HOSTS_MAX; i++) {
+		if ((s->catalog.host[i].subsys_mask >> number & 1) != 0)
+			memcpy(out[count++], s->catalog.host[i].nqn, SET_NQN_BYTES);
+	}
+	return count;
+}
+
 int set_subsys_remove(struct set *s, uint8_t number, char why[256])
 {
 	struct catalog *c = &s->catalog;
+	struct catalog_host before[SET_HOSTS_MAX];
 
 	OBJ_CHECK(s, SET_MAGIC);
 	why[0] = 0;
@@ -424,10 +504,13 @@ int set_subsys_remove(struct set *s, uint8_t number, char why[256])
 			return fail(why, -EBUSY, "subsystem %s has namespaces",
 				    c->subsys[number].nqn);
 	}
+	memcpy(before, c->host, sizeof(before));
+	hosts_forget(c, number);
 	c->subsys_used[number] = false;
 	if (set_commit(s) == 0)
 		return 0;
 	c->subsys_used[number] = true;
+	memcpy(c->host, before, sizeof(before));
 	return fail(why, -EIO, "the catalog can't be written on any drive");
 }
 

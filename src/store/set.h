@@ -9,8 +9,8 @@
  * A namespace's shard is a struct store (kv) or a struct block over one part a drive. Parts are
  * never shared, so a cap is a size, and what a namespace held goes with its parts. The catalog is
  * on every drive, twice at each end, with a generation; the highest whole one is the truth. Drives
- * made by version 1 (one store over the whole drive) are shown as one kv namespace of one shard and
- * can't take more.
+ * made by version 1 (one store over the whole drive) are shown as one kv namespace of one shard, in
+ * a subsystem of number 0 and no name, and can't take more.
  *
  * Control path: every call blocks on small I/O and may run on any one thread at a time (the caller
  * serializes), but for set_open() and set_close(), which run on the thread that owns the loop, and
@@ -27,7 +27,7 @@
 
 #define SET_NAMESPACES_MAX 64
 #define SET_SUBSYSTEMS_MAX 8
-#define SET_HOSTS_MAX 64
+#define SET_HOSTS_MAX 64             /* different ones, over all subsystems */
 #define SET_SHARDS_MAX 16
 #define SET_NQN_BYTES 224
 
@@ -104,6 +104,12 @@ unsigned set_subsys_list(const struct set *set, struct set_subsys out[SET_SUBSYS
 int set_subsys_create(struct set *set, const char *nqn, uint8_t *number, char why[256]);
 /* Return: 0; -EBUSY has namespaces; -ENOENT; -EPROTO; -EIO. */
 int set_subsys_remove(struct set *set, uint8_t number, char why[256]);
+/* The hosts that may connect, in place of those it had; none: any.
+ * Return: 0; -ENOENT; -EINVAL a name; -ENOSPC too many; -EPROTO; -EIO. */
+int set_subsys_hosts(struct set *set, uint8_t number, const char *const *host, unsigned count,
+		     char why[256]);
+unsigned set_subsys_hosts_list(const struct set *set, uint8_t number,
+			       char out[SET_HOSTS_MAX][SET_NQN_BYTES]);
 
 /**
  * set_ns_parts() - opens the parts of one shard of a namespace as disks on @loop

@@ -16,7 +16,6 @@
 
 #define SET_MAGIC 0x5e70c0deu
 #define SET_ENDS_BYTES ((uint64_t)FMT_BLANK_BYTES)   /* zero at either end of a fresh part */
-#define SET_NQN_DEFAULT "nqn.2026-11.io.kvof:array"
 
 /* A drive as it was given. */
 struct member {

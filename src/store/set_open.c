@@ -633,7 +633,6 @@ static void version_one_show(struct set *s)
 	c->ns_count = 1;
 	c->ns[0].ns = (struct set_ns){.nsid = 1, .kind = SET_KV, .shards = 1, .evict = true};
 	c->subsys_used[0] = true;
-	memcpy(c->subsys[0].nqn, SET_NQN_DEFAULT, sizeof(SET_NQN_DEFAULT));
 	for (unsigned i = 0; i < s->drive_count; i++) {
 		if (s->member[i].disk != NULL)
 			c->ns[0].ns.cap_bytes += disk_info(s->member[i].disk)->bytes;

@@ -134,6 +134,38 @@ TEST(a_size_that_is_not_free_is_refused_with_what_is)
 	set_rig_end(&r);
 }
 
+TEST(hosts_of_a_subsystem_are_kept_and_go_with_it)
+{
+	static const char *const two[] = {"nqn.x:h1", "nqn.x:h2"}, *const one[] = {"nqn.x:h2"};
+	static char many[SET_HOSTS_MAX + 1][24], out[SET_HOSTS_MAX][SET_NQN_BYTES];
+	const char *name[SET_HOSTS_MAX + 1];
+	struct set_rig r;
+	uint8_t a, b;
+
+	set_rig_begin(&r, 1, 1, 16 * MiB);
+	expect_int(set_rig_open(&r), 0);
+	expect_int(set_subsys_create(r.set, "nqn.x:a", &a, r.why), 0);
+	expect_int(set_subsys_create(r.set, "nqn.x:b", &b, r.why), 0);
+	expect_int(set_subsys_hosts(r.set, a, two, 2, r.why), 0);
+	expect_int(set_subsys_hosts(r.set, b, one, 1, r.why), 0);
+	set_rig_close(&r);
+	expect_int(set_rig_open(&r), 0);
+	expect_int(set_subsys_hosts_list(r.set, a, out), 2);
+	expect_int(set_subsys_hosts_list(r.set, b, out), 1);
+	expect_str(out[0], "nqn.x:h2");
+	for (unsigned i = 0; i <= SET_HOSTS_MAX; i++) {
+		snprintf(many[i], sizeof(many[i]), "nqn.y:%u", i);
+		name[i] = many[i];
+	}
+	expect_int(set_subsys_hosts(r.set, b, name, SET_HOSTS_MAX, r.why), -ENOSPC);
+	expect_int(set_subsys_hosts_list(r.set, b, out), 1);
+	expect_int(set_subsys_hosts(r.set, 5, one, 1, r.why), -ENOENT);
+	expect_int(set_subsys_remove(r.set, a, r.why), 0);
+	expect_int(set_subsys_create(r.set, "nqn.x:c", &a, r.why), 0);
+	expect_int(set_subsys_hosts_list(r.set, a, out), 0);
+	set_rig_end(&r);
+}
+
 /* --- what is refused -------------------- */
 
 static void refused(struct set_rig *r, int rc, const char *word)
