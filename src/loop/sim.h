@@ -98,6 +98,10 @@ void sim_disk_mode(const char *path, enum sim_disk_mode mode);
 /* The medium there is bad: each read that touches it fails with -EIO until it is written over. */
 void sim_disk_rot(const char *path, uint64_t offset_bytes, uint64_t bytes);
 
+/* A file with holes on a full file system: so many bytes more can be written where nothing was
+ * written yet, then -ENOSPC; what is discarded is free again. UINT64_MAX: no limit. */
+void sim_disk_space(const char *path, uint64_t bytes_left);
+
 /* The link between two nodes: while cut, bytes wait (no reset). */
 void sim_link_cut(const struct loop *a, const struct loop *b, bool cut);
 

@@ -56,6 +56,8 @@ struct sim_medium {
 	enum sim_disk_mode mode;
 	struct list_link opens;                 /* disk.of_medium: the whole, its parts */
 	uint8_t *rotten;                        /* a byte a sector; NULL: all is well */
+	uint8_t *allocated;                     /* a byte a chunk; NULL: there is room for all */
+	uint64_t chunks_left;                   /* that may still be allocated */
 };
 
 struct extent {
@@ -114,6 +116,7 @@ static void sim_medium_free(struct sim_medium *m)
 	if (m->written != NULL)
 		munmap(m->written, m->bytes / SIM_SECTOR * sizeof(*m->written));
 	free(m->rotten);
+	free(m->allocated);
 	free(m->chunk_touched);
 	free(m->chunk_dirty);
 	free(m->dirty);
@@ -389,12 +392,53 @@ static int sim_do_read(struct disk *d, const struct disk_io *io)
 	return 0;
 }
 
+/* Takes chunks for what is written; false: the file system is full. */
+static bool sim_disk_allocate(struct disk *d, const struct disk_io *io)
+{
+	struct sim_medium *m = d->medium;
+	uint64_t rest, step;
+
+	for (uint64_t done = 0; m->allocated != NULL && done < io->bytes; done += step) {
+		uint64_t place = sim_place(d, io->offset_bytes + done, &rest);
+		uint8_t *chunk = &m->allocated[place / SIM_CHUNK];
+
+		step = bytes_min(bytes_min(rest, io->bytes - done), SIM_CHUNK - place % SIM_CHUNK);
+		if (*chunk == 0 && m->chunks_left == 0)
+			return false;
+		m->chunks_left -= *chunk == 0;
+		*chunk = 1;
+	}
+	return true;
+}
+
+/* Whole chunks only. */
+static void sim_disk_unallocate(struct disk *d, const struct disk_io *io)
+{
+	struct sim_medium *m = d->medium;
+	uint64_t rest, step;
+
+	for (uint64_t done = 0; m->allocated != NULL && done < io->bytes; done += step) {
+		uint64_t place = sim_place(d, io->offset_bytes + done, &rest);
+		uint8_t *chunk = &m->allocated[place / SIM_CHUNK];
+
+		step = bytes_min(bytes_min(rest, io->bytes - done), SIM_CHUNK - place % SIM_CHUNK);
+		if (step < SIM_CHUNK)
+			continue;
+		m->chunks_left += *chunk;
+		*chunk = 0;
+	}
+}
+
 static int sim_do_write(struct disk *d, const struct disk_io *io)
 {
 	struct iov_at at = iov_at_start(io->iov, io->iov_count);
 
 	if (sim_fault_now(SIM_DISK_ENOSPC))
 		return -ENOSPC;
+	if (!sim_disk_allocate(d, io)) {
+		sim_fault_count(SIM_DISK_ENOSPC);
+		return -ENOSPC;
+	}
 	if (sim_fault_now(SIM_DISK_WRITE_EIO)) {
 		sim_disk_put(d, io, prng_below(&sim_world->prng, io->bytes / SIM_SECTOR + 1) *
 				    SIM_SECTOR);
@@ -429,6 +473,7 @@ static int sim_do_flush(struct disk *d, uint32_t mark)
 static int sim_do_discard(struct disk *d, const struct disk_io *io)
 {
 	sim_disk_put(d, &(struct disk_io){.offset_bytes = io->offset_bytes}, io->bytes);
+	sim_disk_unallocate(d, io);
 	d->counts.discards++;
 	return 0;
 }
@@ -835,6 +880,21 @@ void sim_disk_rot(const char *path, uint64_t offset_bytes, uint64_t bytes)
 		m->rotten = calloc(m->bytes / SIM_SECTOR, 1);
 	must(m->rotten != NULL);
 	memset(m->rotten + first, 1, end - first + 1);
+}
+
+void sim_disk_space(const char *path, uint64_t bytes_left)
+{
+	struct sim_medium *m = sim_medium_find(path);
+
+	must(m != NULL && !m->poked);
+	free(m->allocated);
+	m->allocated = NULL;
+	if (bytes_left == UINT64_MAX)
+		return;
+	m->allocated = calloc(sim_medium_chunks(m), 1);
+	must(m->allocated != NULL);
+	memcpy(m->allocated, m->chunk_touched, sim_medium_chunks(m));
+	m->chunks_left = bytes_left / SIM_CHUNK;
 }
 
 void sim_disk_mode(const char *path, enum sim_disk_mode mode)

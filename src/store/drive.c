@@ -123,13 +123,36 @@ static uint64_t drive_free_bytes(const struct drive *d)
 	return blocks << FMT_BLOCK_SHIFT;
 }
 
+bool drive_is_tight(const struct drive *d)
+{
+	return d->tight_until_ns != 0 && loop_now_ns(d->st->loop) < d->tight_until_ns;
+}
+
+/* Once may be chance; twice in short order is a file system that is full. */
+static void space_lacks(struct drive *d)
+{
+	uint64_t now = loop_now_ns(d->st->loop), last = d->no_space_ns;
+
+	d->no_space_ns = now;
+	if (last == 0 || now - last > STORE_TIGHT_NS)
+		return;
+	if (d->tight_until_ns == 0)
+		log_warn("store drive %s: no space, though its size is not used up: is its file "
+			 "system full? New values go to other drives, or where old ones were",
+			 d->path);
+	d->tight_until_ns = now + STORE_TIGHT_NS;
+	d->tight_credit = 0;
+}
+
 /* For namespaces that do not evict: is there a place without freeing anything? */
 static bool has_room(const struct drive *d, struct store_op *op)
 {
 	const struct seg_log *log = segment_log_open(d);
 	uint32_t blocks = op_blocks(op);
 
-	if (d->free_count > 1 || evict_possible(d))
+	if (!drive_is_tight(d) ? d->free_count > 1 : d->tight_credit > 1)
+		return true;
+	if (evict_possible(d))
 		return true;
 	return log != NULL && d->segment_blocks - log->next_block >
 				      blocks + fmt_footer_blocks(log->append_count + 1);
@@ -141,6 +164,8 @@ static bool better(const struct drive *a, const struct drive *b)
 {
 	bool spare_a = a->free_count > DRIVE_SPARE, spare_b;
 
+	if (b != NULL && drive_is_tight(a) != drive_is_tight(b))
+		return drive_is_tight(b);
 	if (b == NULL || a->queued_bytes != b->queued_bytes)
 		return b == NULL || a->queued_bytes < b->queued_bytes;
 	spare_b = b->free_count > DRIVE_SPARE;
@@ -262,6 +287,8 @@ void drive_io_result(struct drive *d, int res)
 		return;
 	}
 	d->st->count.io_errors++;
+	if (res == -ENOSPC)
+		space_lacks(d);
 	if (res == -ENOSPC || res == -ECANCELED)
 		return;
 	if (++d->errors_in_a_row >= STORE_ERRORS_MAX && d->fail_why == NULL)

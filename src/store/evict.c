@@ -286,8 +286,7 @@ void evict_free(struct drive *d, uint32_t segment_index)
 	}
 	seg->state = SEGMENT_FREE;
 	seg->used_blocks = seg->entry_count = seg->tombstone_count = 0;
-	d->free_ring[(d->free_first + d->free_count) % d->segment_count] = segment_index;
-	d->free_count++;
+	segment_free_add(d, segment_index, drive_is_tight(d));
 }
 
 static void evict_io_done(struct loop_op *io, int res)

@@ -41,6 +41,7 @@ _Static_assert(FMT_DRIVES_MAX == STORE_DRIVES_MAX, "a superblock can name every 
 #define STORE_KEY_BUCKETS 1024u
 #define STORE_TICK_NS (50 * NS_PER_MS)
 #define STORE_IO_LIMIT_NS (10 * NS_PER_S)
+#define STORE_TIGHT_NS (5 * NS_PER_S)   /* before a drive without space is tried again */
 #define STORE_CLOSE_LIMIT_NS (3 * NS_PER_S)
 #define STORE_CHECKPOINT_BLOCKS_MAX 16u
 /* A drive has at most this part of it written and not flushed: an open after a crash reads it again
@@ -164,6 +165,7 @@ struct seg_log {
 	uint32_t segment_index;
 	uint8_t state;                       /* enum seglog_state */
 	bool broken;                         /* a write failed: the rest goes elsewhere */
+	bool no_space;                       /* ... for want of space */
 	bool checkpoint_due;
 	uint32_t next_block;                 /* where the next record goes */
 	uint32_t append_count;               /* records placed, answered or not */
@@ -202,6 +204,9 @@ struct drive {
 	uint32_t *free_ring;                 /* segment numbers, in the order they were erased */
 	uint32_t free_first, free_count;
 	uint32_t reserve;                    /* free segments to keep by eviction */
+	/* ENOSPC below the cap: until then only what was freed since is used */
+	uint64_t tight_until_ns, no_space_ns;
+	uint32_t tight_credit;               /* segments, at the front of the free ring */
 	uint64_t window_bytes;               /* most that may be written and not flushed */
 
 	struct seg_log log[STORE_LOGS];
@@ -357,6 +362,8 @@ void drive_pump(struct drive *d);
 void drive_pump_after(struct drive *d);
 void store_pump(struct store *st);
 void drive_io_result(struct drive *d, int res);
+/* Its file system is full: segments that were never written have no place there. */
+bool drive_is_tight(const struct drive *d);
 void drive_flush(struct drive *d, struct flush_wait *w);
 bool drive_quiet(const struct drive *d);
 void drive_tick(struct loop_timer *t);
@@ -370,6 +377,8 @@ uint64_t segment_oldest(const struct drive *d);
 void segment_append_pump(struct drive *d);
 void segment_seal_pump(struct drive *d);
 void segment_log_close(struct seg_log *log);
+/* Into the ring of free ones; first: it has its place on the drive and is used next. */
+void segment_free_add(struct drive *d, uint32_t segment_index, bool first);
 void segment_flushed(struct drive *d, int res);
 void segment_checkpoint_pump(struct drive *d, bool idle);
 struct seg_log *segment_log_open(const struct drive *d);

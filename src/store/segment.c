@@ -142,6 +142,21 @@ static void append_free(struct append *a)
 	a->op = NULL;
 }
 
+void segment_free_add(struct drive *d, uint32_t segment_index, bool first)
+{
+	uint32_t at = d->free_first + d->free_count;
+
+	must(d->free_count < d->segment_count);
+	must(d->segment[segment_index].state == SEGMENT_FREE);
+	if (first) {
+		d->free_first = (d->free_first + d->segment_count - 1) % d->segment_count;
+		at = d->free_first;
+		d->tight_credit++;
+	}
+	d->free_ring[at % d->segment_count] = segment_index;
+	d->free_count++;
+}
+
 /* Opens the next free segment: its header and an empty footer go out in front of the first
  * record. */
 static int log_start(struct drive *d, bool for_delete)
@@ -160,8 +175,14 @@ static int log_start(struct drive *d, bool for_delete)
 	}
 	if (log == NULL || STORE_WRITES_MAX - d->append_busy < 3)
 		return -EAGAIN;
+	if (drive_is_tight(d) && d->tight_credit <= keep) {
+		d->evict_forced = evict_possible(d);
+		return d->evict_forced ? -EAGAIN : -ENOSPC;
+	}
 	if (d->free_count <= keep)
 		return evict_possible(d) ? -EAGAIN : -ENOSPC;
+	if (drive_is_tight(d))
+		d->tight_credit--;
 	*log = (struct seg_log){
 		.drive = d,
 		.segment_index = d->free_ring[d->free_first],
@@ -299,6 +320,18 @@ static int place_op(struct drive *d, struct store_op *op)
 	return 0;
 }
 
+/* A key that the index does not know may find a place on another drive. */
+static void op_again(struct store_op *op, int res)
+{
+	struct op_state *s = op_state(op);
+	unsigned most = res == -ENOSPC ? ATTEMPTS_MAX + s->st->drive_count : ATTEMPTS_MAX;
+
+	if (++s->attempts >= most)
+		op_answer(op, res == -ENOSPC ? -ENOSPC : -EIO);
+	else
+		op_dispatch(s->st, op);
+}
+
 void segment_append_pump(struct drive *d)
 {
 	while (!list_empty(&d->op_wait)) {
@@ -310,7 +343,10 @@ void segment_append_pump(struct drive *d)
 		list_remove(&op->link);
 		if (rc != 0) {
 			d->queued_bytes -= (uint64_t)op_blocks(op) << FMT_BLOCK_SHIFT;
-			op_answer(op, rc);
+			if (drive_is_tight(d))
+				op_again(op, rc);
+			else
+				op_answer(op, rc);
 		}
 	}
 	if (d->unflushed_bytes - d->in_flight_bytes > d->window_bytes / 2)
@@ -358,10 +394,7 @@ static void log_scatter(struct seg_log *log)
 		if (op_state(op)->placed)
 			st->puts_placed--;
 		op_state(op)->placed = false;
-		if (++op_state(op)->attempts >= ATTEMPTS_MAX)
-			op_answer(op, res == -ENOSPC ? -ENOSPC : -EIO);
-		else
-			op_dispatch(st, op);
+		op_again(op, res);
 	}
 }
 
@@ -377,8 +410,8 @@ static void log_advance(struct seg_log *log)
 			struct segment *seg = &log->drive->segment[log->segment_index];
 
 			log->broken = true;
-			seg->failures = a->res == -ENOSPC ? STORE_SEGMENT_FAILURES_MAX
-							  : (uint8_t)(seg->failures + 1);
+			log->no_space = a->res == -ENOSPC;
+			seg->failures += !log->no_space;
 			segment_log_close(log);
 			break;
 		}
@@ -577,6 +610,12 @@ static void log_seal_step(struct seg_log *log)
 	struct drive *d = log->drive;
 
 	if (log->state == SEGLOG_DRAIN && log->in_flight == 0 && list_empty(&log->appends)) {
+		if (log->no_space && log->append_count == 0) {
+			log->state = SEGLOG_NONE;    /* for later, when there is space again */
+			d->segment[log->segment_index].state = SEGMENT_FREE;
+			segment_free_add(d, log->segment_index, false);
+			return;
+		}
 		log->state = SEGLOG_FLUSH;
 		log->flush.done = log_flushed;
 #ifdef KVOF_PLANT_FOOTER_BEFORE_DATA

@@ -243,3 +243,100 @@ TEST(a_crash_at_any_write_of_taking_a_drive_in_loses_nothing_of_the_others)
 		}
 	}
 }
+
+/* --- a file with holes on a file system that is full -------------------- */
+
+TEST(a_drive_without_space_below_its_cap_sends_values_elsewhere_and_refuses_none)
+{
+	struct rig g;
+	unsigned on[DRIVES] = {0};
+
+	rig_begin(&g, 60, DRIVES, 16 * MiB);
+	expect_int(rig_open(&g), 0);
+	for (uint32_t i = 0; i < 40; i++)
+		expect_int(rig_put(&g, i, 1, 20000), 0);
+	sim_disk_space("drive1", 2 * MiB);
+	sim_disk_space("drive3", 0);
+	for (uint32_t i = 40; i < 1000; i++)
+		expect_int(rig_put(&g, i, 1, 20000), 0);
+	expect(sim_fault_hits(SIM_DISK_ENOSPC) > 0);
+	for (uint32_t i = 0; i < 1000; i++) {
+		expect_int(rig_get(&g, i, 1, 20000), 0);
+		on[drive_of(&g, i)]++;
+	}
+	printf("# values on the drives: %u %u %u %u\n", on[0], on[1], on[2], on[3]);
+	expect(on[0] > 300 && on[2] > 300);
+	expect_int(rig_stat(&g).drives_failed, 0);
+	expect_int(rig_stat(&g).no_space, 0);
+	/* Overwrites stay where they are, and the drive makes room for them. */
+	for (uint32_t i = 0; i < 1000; i++)
+		expect_int(rig_put(&g, i, 2, 20000), 0);
+	rig_crash(&g, true);
+	expect_int(rig_open(&g), 0);
+	for (uint32_t i = 0; i < 1000; i++) {
+		int rc = rig_get(&g, i, 2, 20000);
+
+		expect(rc == 0 || rc == -ENOENT);
+	}
+	rig_end(&g);
+}
+
+static bool never(void *arg)
+{
+	(void)arg;
+	return false;
+}
+
+TEST(drives_that_share_a_full_file_system_evict_below_their_cap_and_refuse_none)
+{
+	struct rig g;
+	unsigned there = 0;
+
+	rig_begin(&g, 61, 2, 32 * MiB);
+	expect_int(rig_open(&g), 0);
+	sim_disk_space("drive0", 8 * MiB);
+	sim_disk_space("drive1", 8 * MiB);
+	for (uint32_t i = 0; i < 3000; i++)
+		expect_int(rig_put(&g, i, 1, 20000), 0);
+	expect(sim_fault_hits(SIM_DISK_ENOSPC) > 0 && sim_fault_hits(SIM_DISK_ENOSPC) < 60);
+	for (uint32_t i = 0; i < 3000; i++)
+		there += rig_get(&g, i, 1, 20000) == 0;
+	printf("# %u values of 24 KiB in 16 MiB, %llu times no space\n", there,
+	       (unsigned long long)sim_fault_hits(SIM_DISK_ENOSPC));
+	expect(there > 400);
+	/* The file system has space again: after a while it is used. */
+	sim_disk_space("drive0", UINT64_MAX);
+	sim_disk_space("drive1", UINT64_MAX);
+	expect(!sim_run_until(never, NULL, 6 * NS_PER_S));
+	for (uint32_t i = 0; i < 3000; i++)
+		expect_int(rig_put(&g, 5000 + i, 1, 20000), 0);
+	there = 0;
+	for (uint32_t i = 0; i < 3000; i++)
+		there += rig_get(&g, 5000 + i, 1, 20000) == 0;
+	printf("# %u\n", there);
+	expect(there > 1800);
+	rig_end(&g);
+}
+
+TEST(a_namespace_that_keeps_all_refuses_without_space_and_loses_nothing)
+{
+	struct rig g;
+	uint32_t kept = 0;
+
+	rig_begin(&g, 62, 2, 16 * MiB);
+	g.opts.evict = false;
+	expect_int(rig_open(&g), 0);
+	sim_disk_space("drive0", 2 * MiB);
+	while (rig_put(&g, kept, 1, 20000) == 0)
+		kept++;
+	expect(kept > 600);                          /* all of drive1, some of drive0 */
+	for (uint32_t i = 0; i < kept; i++)
+		expect_int(rig_get(&g, i, 1, 20000), 0);
+	sim_disk_space("drive0", UINT64_MAX);
+	rig_crash(&g, true);
+	expect_int(rig_open(&g), 0);
+	for (uint32_t i = 0; i < kept; i++)
+		expect_int(rig_get(&g, i, 1, 20000), 0);
+	expect_int(rig_put(&g, kept, 1, 20000), 0);
+	rig_end(&g);
+}
