@@ -6,57 +6,128 @@
 
 #define AT(member) (uint16_t)offsetof(struct nv_nvm_sqe, member)
 
-static bool opcode_known(uint8_t opcode)
+/* What each command is made of: one row a command, so that the checks below have no switch. */
+struct nvm_shape {
+	uint8_t opcode;
+	bool blocks;                   /* names blocks in CDW10..12 */
+	bool moves;                    /* and moves them */
+	bool fua;
+	uint16_t refused;              /* bits of control that ask for what there is not */
+};
+
+static const struct nvm_shape shapes[] = {
+	{NV_NVM_FLUSH, false, false, false, 0},
+	{NV_NVM_WRITE, true, true, true, NV_NVM_PRINFO | NV_NVM_DTYPE},
+	{NV_NVM_READ, true, true, true, NV_NVM_PRINFO},
+	{NV_NVM_COMPARE, true, true, true, NV_NVM_PRINFO},
+	{NV_NVM_WRITE_ZEROES, true, false, true, NV_NVM_PRINFO},
+	{NV_NVM_DSM, false, true, false, 0},
+	{NV_NVM_VERIFY, true, false, true, NV_NVM_PRINFO},
+};
+
+static const struct nvm_shape *shape_of(uint8_t opcode)
 {
-	return opcode == NV_NVM_FLUSH || opcode == NV_NVM_READ || opcode == NV_NVM_WRITE ||
-	       opcode == NV_NVM_COMPARE || opcode == NV_NVM_WRITE_ZEROES;
+	for (unsigned i = 0; i < ARRAY_COUNT(shapes); i++)
+		if (shapes[i].opcode == opcode)
+			return &shapes[i];
+	return NULL;
+}
+
+static bool inside(uint64_t first, uint64_t count, const struct nv_nvm_limits *limits)
+{
+	return first < limits->blocks && count <= limits->blocks - first;
+}
+
+static nv_status check_blocks(const struct nv_nvm_sqe *sqe, const struct nvm_shape *shape,
+			      const struct nv_nvm_limits *limits, struct bad *bad)
+{
+	uint32_t count = le16_get(sqe->nlb) + 1u;
+	uint64_t bytes = (uint64_t)count * limits->block_bytes;
+
+	if ((le16_get(sqe->control) & shape->refused & NV_NVM_PRINFO) != 0)
+		return nv_bad(bad, NV_INVALID_FIELD, AT(control) + 1,
+			      "no protection information here");
+	if ((le16_get(sqe->control) & shape->refused & NV_NVM_DTYPE) != 0)
+		return nv_bad(bad, NV_INVALID_FIELD, AT(control), "no directives here");
+	if (shape->moves && limits->transfer_bytes_max != 0 && bytes > limits->transfer_bytes_max)
+		return nv_bad(bad, NV_INVALID_FIELD, AT(nlb), "transfer is above MDTS");
+	if (shape->moves && bytes > UINT32_MAX)
+		return nv_bad(bad, NV_INVALID_FIELD, AT(nlb), "transfer is above 4 GiB");
+	if (!inside(le64_get(sqe->slba), count, limits))
+		return nv_bad(bad, NV_LBA_OUT_OF_RANGE, AT(slba), "blocks past the end");
+	return NV_OK;
 }
 
 nv_status nv_nvm_parse(const struct nv_sqe *raw, const struct nv_nvm_limits *limits,
 		       struct nv_nvm_cmd *out, struct bad *bad)
 {
 	const struct nv_nvm_sqe *sqe = (const struct nv_nvm_sqe *)raw;
-	uint64_t first = le64_get(sqe->slba);
-	uint32_t count = le16_get(sqe->nlb) + 1u;
-	uint64_t bytes = (uint64_t)count * limits->block_bytes;
-	bool moves = sqe->opcode != NV_NVM_FLUSH && sqe->opcode != NV_NVM_WRITE_ZEROES;
+	const struct nv_dsm_sqe *dsm = (const struct nv_dsm_sqe *)raw;
+	const struct nvm_shape *shape = shape_of(sqe->opcode);
+	uint16_t control = le16_get(sqe->control);
 
 	must(limits->block_bytes > 0);
-	if (!opcode_known(sqe->opcode))
+	if (shape == NULL)
 		return nv_bad(bad, NV_INVALID_OPCODE, AT(opcode), "no such block command");
 	if ((sqe->flags & NV_SQE_FUSE) != 0)
 		return nv_bad(bad, NV_INVALID_FIELD, AT(flags), "fused commands are not supported");
-	*out = (struct nv_nvm_cmd){.opcode = sqe->opcode};
-	if (sqe->opcode == NV_NVM_FLUSH)
-		return NV_OK;
-	if ((le16_get(sqe->control) & NV_NVM_PRINFO) != 0)
-		return nv_bad(bad, NV_INVALID_FIELD, AT(control), "no protection information here");
-	if (first >= limits->blocks || count > limits->blocks - first)
-		return nv_bad(bad, NV_LBA_OUT_OF_RANGE, AT(slba), "blocks past the end");
-	if (moves && limits->transfer_bytes_max != 0 && bytes > limits->transfer_bytes_max)
-		return nv_bad(bad, NV_INVALID_FIELD, AT(nlb), "transfer is above MDTS");
-	if (moves && bytes > UINT32_MAX)
-		return nv_bad(bad, NV_INVALID_FIELD, AT(nlb), "transfer is above 4 GiB");
-	out->first_block = first;
-	out->block_count = count;
-	out->bytes = moves ? (uint32_t)bytes : 0;
-	out->force_unit_access = (le16_get(sqe->control) & NV_NVM_FUA) != 0;
-	out->dir = moves ? nv_sqe_dir(raw) : NV_DATA_NONE;
+	*out = (struct nv_nvm_cmd){.opcode = sqe->opcode, .dir = NV_DATA_NONE};
+	if (shape->blocks) {
+		nv_status status = check_blocks(sqe, shape, limits, bad);
+
+		if (!nv_status_ok(status))
+			return status;
+		out->first_block = le64_get(sqe->slba);
+		out->block_count = le16_get(sqe->nlb) + 1u;
+		out->force_unit_access = shape->fua && (control & NV_NVM_FUA) != 0;
+		out->deallocate = sqe->opcode == NV_NVM_WRITE_ZEROES && (control & NV_NVM_DEAC);
+	}
+	if (sqe->opcode == NV_NVM_DSM) {
+		out->ranges = (uint16_t)(dsm->ranges + 1u);
+		out->deallocate = (le32_get(dsm->attributes) & NV_DSM_AD) != 0;
+		out->bytes = out->ranges * (uint32_t)sizeof(struct nv_dsm_range);
+	} else if (shape->moves) {
+		out->bytes = out->block_count * limits->block_bytes;
+	}
+	if (shape->moves)
+		out->dir = nv_sqe_dir(raw);
 	return NV_OK;
 }
 
 struct nv_sqe nv_nvm_build(uint32_t nsid, const struct nv_nvm_cmd *cmd)
 {
+	const struct nvm_shape *shape = shape_of((uint8_t)cmd->opcode);
 	struct nv_sqe raw = nv_sqe_of((uint8_t)cmd->opcode, nsid);
 	struct nv_nvm_sqe *sqe = (struct nv_nvm_sqe *)&raw;
+	struct nv_dsm_sqe *dsm = (struct nv_dsm_sqe *)&raw;
 
-	must(opcode_known((uint8_t)cmd->opcode));
-	if (cmd->opcode == NV_NVM_FLUSH)
-		return raw;
-	must(cmd->block_count >= 1 && cmd->block_count <= 65536);
-	sqe->slba = le64_of(cmd->first_block);
-	sqe->nlb = le16_of((uint16_t)(cmd->block_count - 1));
-	sqe->control = le16_of(cmd->force_unit_access ? NV_NVM_FUA : 0);
-	sqe->sgl = nv_sgl_transport(cmd->bytes);
+	must(shape != NULL);
+	if (shape->blocks) {
+		must(cmd->block_count >= 1 && cmd->block_count <= 65536);
+		sqe->slba = le64_of(cmd->first_block);
+		sqe->nlb = le16_of((uint16_t)(cmd->block_count - 1));
+		sqe->control = le16_of((uint16_t)((cmd->force_unit_access ? NV_NVM_FUA : 0) |
+						  (cmd->deallocate ? NV_NVM_DEAC : 0)));
+	}
+	if (cmd->opcode == NV_NVM_DSM) {
+		must(cmd->ranges >= 1 && cmd->ranges <= NV_DSM_RANGES_MAX);
+		dsm->ranges = (uint8_t)(cmd->ranges - 1);
+		dsm->attributes = le32_of(cmd->deallocate ? NV_DSM_AD : 0);
+	}
+	if (shape->moves)
+		sqe->sgl = nv_sgl_transport(cmd->bytes);
 	return raw;
+}
+
+nv_status nv_dsm_check(const struct nv_dsm_range *range, unsigned range_count,
+		       const struct nv_nvm_limits *limits, struct bad *bad)
+{
+	must(range_count >= 1 && range_count <= NV_DSM_RANGES_MAX);
+	for (unsigned i = 0; i < range_count; i++)
+		if (le32_get(range[i].blocks) > 0 &&
+		    !inside(le64_get(range[i].slba), le32_get(range[i].blocks), limits))
+			return nv_bad(bad, NV_LBA_OUT_OF_RANGE,
+				      offsetof(struct nv_dsm_sqe, ranges),
+				      "a range lies past the end");
+	return NV_OK;
 }

@@ -33,6 +33,7 @@ enum nv_nvm_opcode {                   /* [NVM 1.0] section 3 */
 	NV_NVM_COMPARE = 0x05,
 	NV_NVM_WRITE_ZEROES = 0x08,
 	NV_NVM_DSM = 0x09,
+	NV_NVM_VERIFY = 0x0c,
 };
 
 enum nv_kv_opcode {                    /* [KV 1.0c] section 3 */

@@ -300,6 +300,6 @@ TEST(blocks_past_the_end_are_out_of_range_even_when_they_wrap)
 	sqe->slba = le64_of(0);
 	expect_int(nv_nvm_parse(&raw, &of, &cmd, &bad).raw, NV_RAW_INVALID_FIELD);
 	expect_int(bad.offset, 48);
-	sqe->opcode = 0x0c;
+	sqe->opcode = 0x19;
 	expect_int(nv_nvm_parse(&raw, &of, &cmd, &bad).raw, NV_RAW_INVALID_OPCODE);
 }
