@@ -13,6 +13,9 @@
  * that is written no delete is answered: else a value that a returning drive still holds would be
  * back after its delete.
  *
+ * A drive that has not answered anything for STORE_STALL_NS ends the gets that wait for it (-EIO);
+ * their entries stay, since it may only be busy with itself.
+ *
  * I/O that a drive never finishes keeps its slot and its buffer (orphan); nobody waits for it.
  * drive_pump() looks at everything that may go on and starts it; it calls no user code.
  */
@@ -282,6 +285,7 @@ static void flush_done(struct loop_op *io, int res)
 
 void drive_io_result(struct drive *d, int res)
 {
+	d->answered_ns = loop_now_ns(d->st->loop);
 	if (res == 0) {
 		d->errors_in_a_row = 0;
 		return;
@@ -337,6 +341,7 @@ static void readings_abandon(struct drive *d)
 	for (struct list_link *link; (link = list_pop_front(&d->get_wait)) != NULL;) {
 		struct store_op *op = container_of(link, struct store_op, link);
 
+		d->segment[segment_of_block(d, op_state(op)->place.block)].reader_count--;
 		if (!op_state(op)->lent)
 			store_buf_return(&op->buf);
 		op_answer(op, -EIO);
@@ -611,6 +616,9 @@ static bool tick_drive(struct drive *d, uint64_t now)
 		return false;
 	if (oldest != UINT64_MAX && now > oldest && now - oldest > STORE_IO_LIMIT_NS)
 		d->fail_why = "no answer within 10 s";
+	if (oldest != UINT64_MAX && now > oldest + STORE_STALL_NS &&
+	    now > d->answered_ns + STORE_STALL_NS)
+		readings_abandon(d);
 	/* Quiet since the last tick: flush, and list what is there, so that a restart verifies
 	 * nothing. */
 	idle = d->append_busy == 0 && d->writes_at_tick == placed;

@@ -42,6 +42,7 @@ _Static_assert(FMT_DRIVES_MAX == STORE_DRIVES_MAX, "a superblock can name every 
 #define STORE_TICK_NS (50 * NS_PER_MS)
 #define STORE_IO_LIMIT_NS (10 * NS_PER_S)
 #define STORE_TIGHT_NS (5 * NS_PER_S)   /* before a drive without space is tried again */
+#define STORE_STALL_NS (2 * NS_PER_S)   /* without any answer: gets of the drive end */
 #define STORE_CLOSE_LIMIT_NS (3 * NS_PER_S)
 #define STORE_CHECKPOINT_BLOCKS_MAX 16u
 /* A drive has at most this part of it written and not flushed: an open after a crash reads it again
@@ -253,6 +254,7 @@ struct drive {
 
 	uint64_t footer_bytes_max;
 	unsigned errors_in_a_row;
+	uint64_t answered_ns;                /* when the drive last answered anything */
 	uint64_t generation_min;             /* segments below it are dead */
 	uint64_t writes_at_tick;
 	struct disk_io super_io;

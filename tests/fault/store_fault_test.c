@@ -529,6 +529,57 @@ TEST(a_drive_that_hangs_holds_up_only_its_own_operations_and_those_not_for_ever)
 	sim_end();
 }
 
+#define STALLED 600u                 /* more than a drive takes at once */
+
+static bool all_done(void *arg)
+{
+	const struct rig_op *r = arg;
+
+	for (unsigned i = 0; i < STALLED; i++) {
+		if (!r[i].done)
+			return false;
+	}
+	return true;
+}
+
+TEST(a_drive_that_stalls_ends_its_gets_in_time_and_loses_nothing_when_it_goes_on)
+{
+	struct rig g;
+	static struct rig_op r[STALLED];
+	uint64_t began;
+
+	rig_begin(&g, 17, 2, 16 * MiB);
+	g.opts.buffer_bytes = 32 << 20;
+	expect_int(rig_open(&g), 0);
+	for (uint32_t i = 0; i < 40; i++)
+		expect_int(rig_put(&g, i, 1, 20000), 0);
+	for (unsigned life = 0; life < 3; life++) {
+		sim_disk_mode("drive0", SIM_DISK_HANGS);
+		memset(r, 0, sizeof(r));
+		began = sim_now_ns();
+		for (uint32_t i = 0; i < STALLED; i++) {
+			r[i].op = (struct store_op){.key = rig_key(i % 40), .want_bytes = UINT32_MAX,
+						    .done = rig_op_done};
+			store_get(g.st, &r[i].op);
+		}
+		expect(sim_run_until(all_done, r, 30 * NS_PER_S));
+		expect(sim_now_ns() - began < STORE_STALL_NS + 200 * NS_PER_MS);
+		for (uint32_t i = 0; i < STALLED; i++) {
+			expect_int(r[i].res, drive_of(&g, i % 40) == 1 ? 0 : -EIO);
+			expect((r[i].op.buf != NULL) == (r[i].res == 0));
+			if (r[i].res == 0)
+				store_buf_give(g.st, &r[i].op.buf);
+		}
+		sim_disk_mode("drive0", SIM_DISK_WELL);
+		for (uint32_t i = 0; i < 40; i++)
+			expect_int(rig_get(&g, i, 1, 20000), 0);
+		expect_int(rig_stat(&g).drives_failed, 0);
+		for (uint32_t i = 0; i < g.st->drive[0].segment_count; i++)
+			expect_int(g.st->drive[0].segment[i].reader_count, 0);
+	}
+	rig_end(&g);
+}
+
 TEST(puts_under_way_on_a_drive_that_hangs_end_on_another)
 {
 	struct rig g;
