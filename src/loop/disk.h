@@ -35,6 +35,7 @@ struct disk_counts {
 	uint64_t reads, writes, flushes, discards, zeroes;
 	uint64_t read_bytes, write_bytes;
 	uint64_t errors;
+	uint64_t discards_refused;   /* of the discards: the drive does not take them */
 };
 
 struct disk_io {

@@ -594,8 +594,10 @@ void ring_disk_reap(struct loop *l, struct disk_io *io, int res)
 		disk_submit(d, io);
 		return;
 	}
-	if (kind == DISK_DISCARD && res == -EOPNOTSUPP)
+	if (kind == DISK_DISCARD && res == -EOPNOTSUPP) {
+		d->counts.discards_refused++;
 		res = 0;                        /* a hint the drive does not take */
+	}
 	if (res < 0) {
 		disk_end(d, io, disk_errno(-res));
 		return;

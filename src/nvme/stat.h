@@ -18,6 +18,12 @@ enum nv_kvof_stat_flags {
 	NV_KVOF_STAT_EVICTS = 2,       /* cache namespace: oldest segments go when full */
 };
 
+enum {
+	NV_KVOF_STAT_ROWS = 0
+#define STAT(name, is_bytes, text) + 1
+#include "tbl/stat.def"
+};
+
 struct nv_kvof_stat {                  /* docs/formats.md, "statistics log page" */
 	uint8_t magic[8];              /* NV_KVOF_STAT_MAGIC without its end */
 	le32 version;
@@ -30,10 +36,10 @@ struct nv_kvof_stat {                  /* docs/formats.md, "statistics log page"
 	le32 segment_bytes;
 #define STAT(name, is_bytes, text) le64 name;
 #include "tbl/stat.def"
-	uint8_t reserved168[344];
+	uint8_t reserved[512 - 40 - 8 * NV_KVOF_STAT_ROWS];
 };
 _Static_assert(sizeof(struct nv_kvof_stat) == 512, "the statistics log page is 512 bytes");
 _Static_assert(offsetof(struct nv_kvof_stat, keys) == 40, "the counters start at byte 40");
-_Static_assert(offsetof(struct nv_kvof_stat, no_space) == 160, "the last counter is at byte 160");
+_Static_assert(offsetof(struct nv_kvof_stat, no_space) == 160, "rows keep their place for ever");
 
 #endif

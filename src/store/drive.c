@@ -65,10 +65,21 @@ int drive_init(struct drive *d)
 	d->evict_memory = loop_buffer_map(d->footer_bytes_max);
 	d->super_memory = loop_buffer_map(FMT_BLOCK_BYTES);
 	d->evict_entries = pages(entries * sizeof(struct fmt_entry));
+	d->evict_values = pages(entries * sizeof(*d->evict_values));
+	d->carry_sequence = pages(entries * sizeof(*d->carry_sequence));
+	d->carry = calloc(CARRY_SLOTS, sizeof(*d->carry));
 	if (d->segment == NULL || d->free_ring == NULL || d->append == NULL || d->reading == NULL ||
 	    d->append_pages == NULL || d->footer_memory == NULL || d->evict_memory == NULL ||
-	    d->super_memory == NULL || d->evict_entries == NULL)
+	    d->super_memory == NULL || d->evict_entries == NULL || d->evict_values == NULL ||
+	    d->carry_sequence == NULL || d->carry == NULL)
 		return -ENOMEM;
+	for (unsigned i = 0; i < CARRY_SLOTS; i++)
+		d->carry[i].drive = d;
+	d->policy.carry_percent = d->st->opts.carry_percent == 0 ? POLICY_CARRY_PERCENT
+				  : d->st->opts.carry_percent == STORE_CARRY_NONE
+					  ? 0
+					  : d->st->opts.carry_percent;
+	d->no_discard = d->st->opts.keep_blocks;
 	for (unsigned i = 0; i < STORE_LOGS; i++) {
 		d->log[i].drive = d;
 		list_init(&d->log[i].appends);
@@ -99,7 +110,8 @@ static void pages_free(void *at, uint64_t bytes)
 
 void drive_free(struct drive *d)
 {
-	uint64_t entries_bytes = fmt_entries_max(d->st->segment_bytes) * sizeof(struct fmt_entry);
+	uint64_t entries = fmt_entries_max(d->st->segment_bytes);
+	uint64_t entries_bytes = entries * sizeof(struct fmt_entry);
 
 	for (unsigned i = 0; i < STORE_LOGS; i++)
 		pages_free(d->log[i].entries, entries_bytes);
@@ -108,6 +120,9 @@ void drive_free(struct drive *d)
 	loop_buffer_unmap(d->evict_memory, d->footer_bytes_max);
 	loop_buffer_unmap(d->super_memory, FMT_BLOCK_BYTES);
 	pages_free(d->evict_entries, entries_bytes);
+	pages_free(d->evict_values, entries * sizeof(*d->evict_values));
+	pages_free(d->carry_sequence, entries * sizeof(*d->carry_sequence));
+	free(d->carry);
 	free(d->segment);
 	free(d->free_ring);
 	free(d->append);
@@ -153,7 +168,7 @@ static bool has_room(const struct drive *d, struct store_op *op)
 	const struct seg_log *log = segment_log_open(d);
 	uint32_t blocks = op_blocks(op);
 
-	if (!drive_is_tight(d) ? d->free_count > 1 : d->tight_credit > 1)
+	if (!drive_is_tight(d) ? d->free_count > 2 : d->tight_credit > 2)
 		return true;
 	if (evict_possible(d))
 		return true;
@@ -396,11 +411,7 @@ static void give_up(struct drive *d)
 	while ((link = list_pop_front(&d->op_wait)) != NULL)
 		list_push_back(&ops, link);
 	d->queued_bytes = 0;
-	if (d->evict_state != EVICT_IDLE) {
-		must(st->evictions > 0);
-		st->evictions--;
-		evict_go(d, EVICT_IDLE);
-	}
+	evict_abandon(d);
 	store_mark(st);
 	flushes_abandon(d, &d->flush_next);
 	flushes_abandon(d, &d->flush_running);
@@ -412,7 +423,7 @@ static void give_up(struct drive *d)
 bool drive_quiet(const struct drive *d)
 {
 	return d->append_busy == 0 && d->reading_busy == 0 && !d->flush_busy && !d->footer_busy &&
-	       !d->evict_io_busy && d->super_step == 0;
+	       !d->evict_io_busy && d->super_step == 0 && d->carry_io == 0;
 }
 
 /* --- superblocks -------------------- */
@@ -536,8 +547,11 @@ static void drive_check(const struct drive *d)
 	must(d->flush_busy || list_empty(&d->flush_running));
 	must(d->footer_busy == (d->footer_log != NULL));
 	must(d->super_step <= 4);
-	must(d->evict_state <= EVICT_DRAIN && d->evict_step <= 2);
-	must(!d->evict_io_busy || d->evict_state == EVICT_READ || d->evict_state == EVICT_ERASE);
+	must(d->evict_state <= EVICT_DISCARD && d->evict_step <= 2);
+	must(!d->evict_io_busy || d->evict_state == EVICT_READ || d->evict_state == EVICT_ERASE ||
+	     d->evict_state == EVICT_DISCARD);
+	must(d->carry_busy == 0 || d->evict_state == EVICT_CARRY);
+	must(d->carry_reads <= d->carry_io && d->carry_used <= d->st->carry_bytes);
 	must(list_empty(&d->get_wait) || list_empty(&d->reading_free));
 	for (unsigned i = 0; i < STORE_LOGS; i++) {
 		const struct seg_log *log = &d->log[i];
@@ -566,7 +580,7 @@ void drive_pump(struct drive *d)
 	segment_seal_pump(d);
 	evict_pump(d);
 	flush_pump(d);
-	if (!drive_quiet(d) || d->unflushed_bytes > 0)
+	if (!drive_quiet(d) || d->unflushed_bytes > 0 || d->evict_state != EVICT_IDLE)
 		tick_set(d);
 	if (d->st->closing)
 		store_close_pump(d->st);
@@ -604,6 +618,8 @@ static uint64_t oldest_started(const struct drive *d)
 		oldest = bytes_min(oldest, d->footer_started_ns);
 	if (d->evict_io_busy)
 		oldest = bytes_min(oldest, d->evict_started_ns);
+	if (d->carry_reads > 0)
+		oldest = bytes_min(oldest, d->carry_read_ns);
 	return oldest;
 }
 
@@ -627,7 +643,8 @@ static bool tick_drive(struct drive *d, uint64_t now)
 		d->flush_wanted = true;
 	if (idle && d->unflushed_bytes == 0)
 		segment_checkpoint_pump(d, true);
-	return oldest != UINT64_MAX || d->unflushed_bytes > 0 || !idle;
+	return oldest != UINT64_MAX || d->unflushed_bytes > 0 || !idle ||
+	       d->evict_state != EVICT_IDLE;
 }
 
 void drive_tick(struct loop_timer *t)

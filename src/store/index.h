@@ -27,6 +27,7 @@
 enum index_flag {
 	INDEX_HIT = 1,               /* asked for since it was written or carried forward */
 	INDEX_DEAD = 2,              /* its record can't be read: a miss with a place */
+	INDEX_HOT = 8,               /* ... more than once */
 	INDEX_TOMBSTONE = 4,         /* only while a store is being recovered */
 };
 

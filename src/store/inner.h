@@ -5,7 +5,10 @@
  *   store.c     operations, order per key, statistics, close
  *   drive.c     one drive: placement, failure, flushes, the tick that notices a hang
  *   segment.c   appending records to the open segment of a drive, sealing it, footers
- *   evict.c     freeing the oldest segment of a drive
+ *   evict.c     freeing segments of a drive
+ *   policy.c    which values of a cache namespace stay
+ *   clean.c     which segment of an object namespace is worth cleaning
+ *   carry.c     copying records of a segment that goes to the head of the log
  *   recover.c   store_open(): superblocks, footers, hops over record headers
  *   buf.c       the pool of value buffers
  *   loan.c      values that are sent from where they lie: a drive of memory
@@ -28,6 +31,7 @@
 #include "store/buf.h"
 #include "store/format.h"
 #include "store/index.h"
+#include "store/policy.h"
 #include "store/store.h"
 
 #define STORE_MAGIC 0x57043u
@@ -114,10 +118,15 @@ struct segment {
 	uint32_t used_blocks;                /* header and records */
 	uint32_t entry_count;
 	uint32_t live_count;                 /* index entries that point into it */
+	uint32_t live_blocks;                /* and the blocks of their records */
 	uint32_t tombstone_count;
 	uint32_t reader_count;
 	uint32_t loan_count;                 /* values being sent from where they lie */
+	uint64_t turn;                       /* the lowest is looked at first; see policy.h */
 	uint8_t state, failures;
+	bool main, lucky;                    /* has stayed; its last turn was won by lot */
+	bool untidy;                         /* may hold more than its footer lists */
+	bool stuck;                          /* could not be cleaned in this run */
 	bool unsealed;                       /* only while a store is being recovered */
 };
 
@@ -139,6 +148,7 @@ struct append {
 	struct seg_log *log;                 /* NULL: orphan, nobody waits for it any more */
 	struct store_op *op;                 /* NULL: the segment's header or first footer */
 	struct store_buf *buf;               /* held while in flight */
+	bool carry;                          /* its bytes lie in the store's carry_memory */
 	uint64_t started_ns, sequence, bytes;
 	uint32_t block, blocks;              /* from the start of the segment */
 	int res;
@@ -191,7 +201,25 @@ enum seglog_state {
 	SEGLOG_FOOTER,                          /* the footer wants to be written, or is */
 };
 
-enum evict_state { EVICT_IDLE, EVICT_READ, EVICT_ERASE, EVICT_FLUSH, EVICT_DRAIN };
+enum evict_state {
+	EVICT_IDLE,
+	EVICT_READ,
+	EVICT_CARRY,
+	EVICT_SETTLE,
+	EVICT_ERASE,
+	EVICT_FLUSH,
+	EVICT_DRAIN,
+	EVICT_DISCARD,
+};
+
+/* A record on its way from a segment that goes to the head of the log. */
+enum carry_state { CARRY_FREE, CARRY_READING, CARRY_READY, CARRY_WRITING };
+
+#define CLEANED_IN_VAIN_MAX 64u              /* an object namespace is full then */
+#define CARRY_SLOTS 16u
+#define CARRY_BYTES_MIN (1 * MiB)
+#define CARRY_NOT UINT64_C(0)                /* in drive.carry_sequence: it is not carried */
+#define CARRY_CHOSEN UINT64_MAX              /* it is to be; else the number of its copy */
 
 struct drive {
 	struct store *st;
@@ -247,10 +275,24 @@ struct drive {
 	bool evict_io_busy, evict_forced;
 	uint32_t evict_segment, evict_entry_count;
 	uint64_t evict_sequence_base, evict_started_ns;
+	uint64_t evict_generation, evict_discarded;
+	uint64_t stay_floor;                 /* segments older than it may not stay */
+	uint64_t turn;
+	bool no_discard;                     /* it was told, or the drive does not take them */
 	struct disk_io evict_io;
 	struct iovec evict_iov;
 	uint8_t *evict_memory;               /* footer of the segment, then the erased header */
 	struct fmt_entry *evict_entries;
+	struct policy policy;
+	struct policy_value *evict_values;   /* [fmt_entries_max], as the two that follow */
+	uint64_t *carry_sequence;
+	struct carry_slot *carry;            /* [CARRY_SLOTS] */
+	/* entry that is next; entries to come; slots that are not free */
+	uint32_t carry_next, carry_left, carry_busy;
+	unsigned carry_reads, carry_io;      /* in flight; and all that use carry_memory */
+	uint64_t carry_used, carry_began_ns, carry_read_ns;
+	bool carry_failed, carry_covers;     /* covers: tombstones are still needed */
+	unsigned cleaned_in_vain;            /* since the last record was placed */
 
 	uint64_t footer_bytes_max;
 	unsigned errors_in_a_row;
@@ -284,6 +326,9 @@ struct store {
 	uint32_t puts_placed;                /* each may yet need an entry of the index */
 	uint32_t dead_entries;               /* entries with INDEX_DEAD */
 	bool index_pressure;
+	uint8_t *carry_memory;               /* one drive at a time copies through it */
+	uint64_t carry_bytes;
+	struct drive *carry_owner;
 	bool mark_pending, mark_again;       /* survivors are being told that a drive is out */
 	unsigned marks_left, evictions;
 	struct list_link delete_wait;        /* deletes held back by either */
@@ -303,7 +348,7 @@ struct store {
 };
 
 /* What the store keeps in an operation while it is in flight. */
-enum op_kind { OP_PUT = 1, OP_GET, OP_DELETE, OP_FLUSH };
+enum op_kind { OP_PUT = 1, OP_GET, OP_DELETE, OP_FLUSH, OP_CARRY };
 
 struct op_state {
 	struct loop_op soon;
@@ -328,13 +373,24 @@ static inline struct op_state *op_state(struct store_op *op)
 /* Blocks that the operation's record takes. */
 static inline uint32_t op_blocks(struct store_op *op)
 {
-	return op_state(op)->kind == OP_PUT ? fmt_record_blocks(op->value_bytes) : 1;
+	return op_state(op)->kind == OP_DELETE ? 1 : fmt_record_blocks(op->value_bytes);
 }
 
 static inline struct store_op *op_of_state(struct op_state *s)
 {
 	return container_of((uint64_t (*)[24])(void *)s, struct store_op, lease);
 }
+
+/* An operation of the store's own, as if it were a put or a delete: OP_CARRY. */
+struct carry_slot {
+	struct store_op op;
+	struct disk_io io;
+	struct iovec iov;
+	struct drive *drive;
+	uint32_t entry;                      /* of drive.evict_entries */
+	uint8_t state, attempts;
+	bool tombstone;
+};
 
 /* store.c */
 void op_answer(struct store_op *op, int res);        /* on a later turn */
@@ -346,6 +402,9 @@ void get_done(struct reading *r, int res);
 /* Its record can't be believed: a miss from now on, but the key keeps its drive. */
 void index_entry_drop(struct store *st, uint32_t entry);
 void index_entry_remove(struct store *st, uint32_t entry);
+void index_entry_set(struct store *st, const struct kv_key *key, const struct index_place *place);
+/* An operation of that key has its place in the log, but is not answered yet. */
+bool key_is_placed(struct store *st, const struct kv_key *key);
 void store_close_pump(struct store *st);
 void store_round_done(struct store *st, int res);
 void store_free(struct store **st);
@@ -377,6 +436,12 @@ uint64_t segment_generation(struct store *st);
 uint32_t segment_of_block(const struct drive *d, uint64_t block);
 uint64_t segment_oldest(const struct drive *d);
 void segment_append_pump(struct drive *d);
+/* Return: 0 placed; -EAGAIN later; -ENOSPC never as things are. */
+int segment_place(struct drive *d, struct store_op *op);
+/* False: no record of that size can be placed before a segment is free. */
+bool segment_has_room(const struct drive *d, uint32_t blocks);
+/* What a restart finds in it is just what the index points to. */
+bool segment_is_clean(const struct segment *seg);
 void segment_seal_pump(struct drive *d);
 void segment_log_close(struct seg_log *log);
 /* Into the ring of free ones; first: it has its place on the drive and is used next. */
@@ -387,8 +452,32 @@ struct seg_log *segment_log_open(const struct drive *d);
 void segment_footer_build(struct seg_log *log, uint32_t entries, uint32_t blocks,
 			  enum fmt_segment_state state, uint8_t *out);
 
+/* clean.c */
+/* segment_count: none gives least_blocks. */
+uint32_t clean_victim(const struct drive *d, uint32_t least_blocks);
+/* Blocks that a cleaning must give for the operation that waits first. */
+uint32_t clean_least(const struct drive *d);
+/* Some older segment may hold records that this one's tombstones cover. */
+bool clean_older_unclean(const struct drive *d, uint64_t generation);
+
+/* carry.c */
+void carry_begin(struct drive *d);
+/* True: all that was chosen is carried, or given up. */
+bool carry_pump(struct drive *d);
+void carry_written(struct store_op *op);
+/* Its write failed. */
+void carry_lost(struct store_op *op);
+void carry_io_done(struct drive *d);
+/* After a failed flush: true if that record is a copy; the old place counts again. */
+bool carry_take_back(struct drive *d, const struct kv_key *key, uint64_t sequence);
+/* The entry of the index whose record is entry i of the segment that goes, or INDEX_NONE. */
+uint32_t carry_entry(const struct drive *d, uint32_t i, struct kv_key *key);
+/* The drive is given up. */
+void carry_abandon(struct drive *d);
+
 /* evict.c */
 void evict_go(struct drive *d, enum evict_state to);
+void evict_abandon(struct drive *d);
 void evict_pump(struct drive *d);
 bool evict_possible(const struct drive *d);
 void evict_free(struct drive *d, uint32_t segment_index);

@@ -730,6 +730,7 @@ static void segments_apply(struct opening *o, struct drive *d, struct seg_found 
 		bool open;
 
 		d->segment[i].state = SEGMENT_FREE;
+		d->segment[i].turn = ++d->turn;
 		if (!found[i].valid || found[i].info.state == FMT_SEGMENT_ERASED) {
 			d->segment[i].generation = found[i].info.generation;
 			evict_free(d, i);
@@ -741,8 +742,9 @@ static void segments_apply(struct opening *o, struct drive *d, struct seg_found 
 		if (open && i == youngest) {
 			log->state = SEGLOG_OPEN;
 			d->segment[i].state = SEGMENT_OPEN;
+			d->segment[i].untidy = true;
 		} else if (open) {
-			d->segment[i].unsealed = true;
+			d->segment[i].unsealed = d->segment[i].untidy = true;
 		}
 	}
 }
@@ -885,6 +887,8 @@ static int index_settle(struct opening *o)
 			continue;
 		}
 		d->segment[segment_of_block(d, p.block)].live_count++;
+		d->segment[segment_of_block(d, p.block)].live_blocks +=
+			fmt_record_blocks(p.value_bytes);
 		st->value_bytes += p.value_bytes;
 	}
 	return index_sort(ix);
@@ -1043,7 +1047,9 @@ static int store_init(struct opening *o)
 	rc = st->pool == &st->own_pool ? buf_pool_open(st->pool, st->loop, buffers) : 0;
 	if (rc == 0)
 		rc = index_open(keys_max(st), &st->index);
-	if (rc != 0 || o->record == NULL)
+	st->carry_bytes = o->record_bytes > CARRY_BYTES_MIN ? o->record_bytes : CARRY_BYTES_MIN;
+	st->carry_memory = loop_buffer_map(st->carry_bytes);
+	if (rc != 0 || o->record == NULL || st->carry_memory == NULL)
 		return fail(o, -ENOMEM, "no memory for buffers of %" PRIu64 " bytes and an index "
 			    "of %u keys", buffers, keys_max(st));
 	for (unsigned i = 0; i < st->drive_count; i++) {

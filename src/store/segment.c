@@ -48,7 +48,9 @@ uint64_t segment_oldest(const struct drive *d)
 
 	for (uint32_t i = 0; i < d->segment_count; i++) {
 		const struct segment *seg = &d->segment[i];
-		bool counts = seg->state == SEGMENT_OPEN || seg->state == SEGMENT_SEALED;
+		/* One that goes may yet be spared, until it is erased. */
+		bool counts = seg->state == SEGMENT_OPEN || seg->state == SEGMENT_SEALED ||
+			      (seg->state == SEGMENT_EVICTING && d->evict_state < EVICT_ERASE);
 
 		if (counts && seg->generation < oldest)
 			oldest = seg->generation;
@@ -157,12 +159,22 @@ void segment_free_add(struct drive *d, uint32_t segment_index, bool first)
 	d->free_count++;
 }
 
+/* Free segments that are not for this kind of record. */
+static uint32_t free_kept(const struct drive *d, enum op_kind kind)
+{
+	if (kind == OP_CARRY)
+		return 0;
+	if (!d->st->opts.evict)
+		return kind == OP_DELETE ? 1 : 2;
+	return d->evict_state == EVICT_READ || d->evict_state == EVICT_CARRY ? 1 : 0;
+}
+
 /* Opens the next free segment: its header and an empty footer go out in front of the first
  * record. */
-static int log_start(struct drive *d, bool for_delete)
+static int log_start(struct drive *d, enum op_kind kind)
 {
 	struct store *st = d->st;
-	uint32_t keep = st->opts.evict || for_delete ? 0 : 1;
+	uint32_t keep = free_kept(d, kind);
 	struct seg_log *log = NULL;
 	struct segment *seg;
 	struct fmt_segment_info info;
@@ -198,6 +210,8 @@ static int log_start(struct drive *d, bool for_delete)
 	must(seg->state == SEGMENT_FREE && seg->live_count == 0 && seg->reader_count == 0);
 	must(seg->loan_count == 0);
 	seg->state = SEGMENT_OPEN;
+	seg->main = seg->lucky = seg->untidy = seg->stuck = false;
+	seg->turn = ++d->turn;
 	seg->generation = segment_generation(st);
 	seg->used_blocks = 1;
 	seg->entry_count = seg->tombstone_count = 0;
@@ -229,11 +243,29 @@ static bool log_fits(const struct seg_log *log, uint32_t blocks)
 	       log->drive->st->sequence - log->sequence_base < UINT32_MAX / 2;
 }
 
+bool segment_has_room(const struct drive *d, uint32_t blocks)
+{
+	const struct seg_log *log = segment_log_open(d);
+
+	if (log != NULL && log_fits(log, blocks))
+		return true;
+	return drive_is_tight(d) ? d->tight_credit > 0 : d->free_count > 0;
+}
+
 void segment_log_close(struct seg_log *log)
 {
 	must(log->state != SEGLOG_NONE);
 	if (log->state == SEGLOG_OPEN)
 		log->state = SEGLOG_DRAIN;
+}
+
+static enum fmt_kind record_kind(struct store_op *op)
+{
+	enum op_kind kind = (enum op_kind)op_state(op)->kind;
+
+	if (kind == OP_CARRY)
+		return container_of(op, struct carry_slot, op)->tombstone ? FMT_DELETE : FMT_PUT;
+	return kind == OP_PUT ? FMT_PUT : FMT_DELETE;
 }
 
 static void record_submit(struct seg_log *log, struct store_op *op, uint32_t blocks)
@@ -245,11 +277,11 @@ static void record_submit(struct seg_log *log, struct store_op *op, uint32_t blo
 	struct append *a = append_take(log, log->next_block, blocks);
 	struct fmt_record_info info = {
 		.key = op->key,
-		.kind = s->kind == OP_PUT ? FMT_PUT : FMT_DELETE,
+		.kind = record_kind(op),
 		.generation = d->segment[log->segment_index].generation,
 		.sequence = ++st->sequence,
-		.payload_xxh3 = s->kind == OP_PUT ? s->payload_xxh3 : 0,
-		.value_bytes = s->kind == OP_PUT ? op->value_bytes : 0,
+		.payload_xxh3 = s->payload_xxh3,
+		.value_bytes = s->kind == OP_DELETE ? 0 : op->value_bytes,
 		.mount = st->mount,
 		.durable_blocks = log->durable_blocks,
 	};
@@ -274,6 +306,12 @@ static void record_submit(struct seg_log *log, struct store_op *op, uint32_t blo
 		store_buf_hold(a->buf);
 		fmt_record_write(op->buf->chunk[0].iov_base, &at, &info);
 		append_submit(a, op->buf->chunk, op->buf->chunk_count, at.block);
+	} else if (s->kind == OP_CARRY) {
+		a->iov = container_of(op, struct carry_slot, op)->iov;
+		a->carry = true;
+		must(a->iov.iov_len == a->bytes);
+		fmt_record_write(a->iov.iov_base, &at, &info);
+		append_submit(a, &a->iov, 1, at.block);
 	} else {
 		memset(a->page, 0, FMT_BLOCK_BYTES);
 		fmt_record_write(a->page, &at, &info);
@@ -281,8 +319,7 @@ static void record_submit(struct seg_log *log, struct store_op *op, uint32_t blo
 	}
 }
 
-/* Return: 0 placed; -EAGAIN later; -ENOSPC never as things are. */
-static int place_op(struct drive *d, struct store_op *op)
+int segment_place(struct drive *d, struct store_op *op)
 {
 	struct op_state *s = op_state(op);
 	struct store *st = d->st;
@@ -290,6 +327,11 @@ static int place_op(struct drive *d, struct store_op *op)
 	uint64_t bytes = (uint64_t)blocks << FMT_BLOCK_SHIFT;
 	struct seg_log *log = segment_log_open(d);
 
+	/* What is alive in a segment that is cleaned fits the last free one, if that is left to
+	 * it. */
+	if (!st->opts.evict && s->kind != OP_CARRY && d->evict_state == EVICT_CARRY &&
+	    d->free_count == 0)
+		return -EAGAIN;
 	if (s->kind == OP_PUT &&
 	    index_count(st->index) + st->puts_placed >= index_keys_max(st->index)) {
 		if (!st->opts.evict && st->puts_placed == 0)
@@ -309,7 +351,7 @@ static int place_op(struct drive *d, struct store_op *op)
 		log = NULL;
 	}
 	if (log == NULL) {
-		int rc = log_start(d, s->kind == OP_DELETE);
+		int rc = log_start(d, (enum op_kind)s->kind);
 
 		if (rc != 0)
 			return rc;
@@ -317,6 +359,11 @@ static int place_op(struct drive *d, struct store_op *op)
 		must(log_fits(log, blocks));
 	}
 	record_submit(log, op, blocks);
+	if (s->kind == OP_CARRY)
+		return 0;
+	d->cleaned_in_vain = 0;
+	st->count.stored_bytes += bytes;
+	policy_stored(&d->policy, d->segment_blocks, blocks);
 	return 0;
 }
 
@@ -336,7 +383,7 @@ void segment_append_pump(struct drive *d)
 {
 	while (!list_empty(&d->op_wait)) {
 		struct store_op *op = container_of(d->op_wait.next, struct store_op, link);
-		int rc = place_op(d, op);
+		int rc = segment_place(d, op);
 
 		if (rc == -EAGAIN)
 			break;
@@ -367,13 +414,13 @@ static void entry_add(struct seg_log *log, const struct append *a)
 		.value_bytes = le32_of(s->place.value_bytes),
 		.sequence_delta = le32_of((uint32_t)(a->sequence - log->sequence_base)),
 		.key_len = a->op->key.len,
-		.kind = s->kind == OP_PUT ? FMT_PUT : FMT_DELETE,
+		.kind = (uint8_t)record_kind(a->op),
 	};
 	memcpy(log->entries[log->entry_count - 1].key, a->op->key.byte, KV_KEY_BYTES_MAX);
 	seg->entry_count = log->entry_count;
 	if (a->sequence > seg->sequence_last)
 		seg->sequence_last = a->sequence;
-	if (s->kind == OP_DELETE)
+	if (record_kind(a->op) == FMT_DELETE)
 		seg->tombstone_count++;
 }
 
@@ -391,6 +438,10 @@ static void log_scatter(struct seg_log *log)
 		append_free(a);
 		if (op == NULL)
 			continue;
+		if (op_state(op)->kind == OP_CARRY) {
+			carry_lost(op);
+			continue;
+		}
 		if (op_state(op)->placed)
 			st->puts_placed--;
 		op_state(op)->placed = false;
@@ -409,7 +460,7 @@ static void log_advance(struct seg_log *log)
 		if (a->res != 0) {
 			struct segment *seg = &log->drive->segment[log->segment_index];
 
-			log->broken = true;
+			log->broken = seg->untidy = true;
 			log->no_space = a->res == -ENOSPC;
 			seg->failures += !log->no_space;
 			segment_log_close(log);
@@ -445,6 +496,9 @@ static void append_done(struct loop_op *io, int res)
 	if (a->buf != NULL)
 		store_buf_drop(a->buf);
 	a->buf = NULL;
+	if (a->carry)
+		carry_io_done(d);
+	a->carry = false;
 	if (log == NULL) {
 		append_free(a);
 		store_close_pump(d->st);
@@ -461,6 +515,20 @@ static void append_done(struct loop_op *io, int res)
 
 /* --- flushed -------------------- */
 
+/* Takes out what was zeroed. */
+static void entries_pack(struct seg_log *log)
+{
+	struct segment *seg = &log->drive->segment[log->segment_index];
+	uint32_t kept = log->durable_entries;
+
+	for (uint32_t i = kept; i < log->entry_count; i++) {
+		if (log->entries[i].key_len > 0)
+			log->entries[kept++] = log->entries[i];
+	}
+	must(kept <= log->entry_count && kept >= log->checkpoint_entries);
+	log->entry_count = seg->entry_count = kept;
+}
+
 /* After a failed flush nobody knows what of it is on the medium: it is not believed any more. In
  * the footer such a value is listed as deleted, so that no older one of its key takes its place at
  * the next open. Those who wait for a later flush get the error too: what they wrote may be among
@@ -473,20 +541,25 @@ static void log_take_back(struct seg_log *log)
 	for (uint32_t i = log->durable_entries; i < log->entry_count; i++) {
 		struct fmt_entry *e = &log->entries[i];
 		struct kv_key key = {.len = e->key_len};
+		uint64_t sequence = log->sequence_base + le32_get(e->sequence_delta);
 		uint32_t entry;
 
+		memcpy(key.byte, e->key, sizeof(key.byte));
+		if (carry_take_back(log->drive, &key, sequence)) {
+			memset(e, 0, sizeof(*e));    /* the original is as good as before */
+			continue;
+		}
 		if (e->kind == FMT_DELETE)
 			continue;
-		memcpy(key.byte, e->key, sizeof(key.byte));
 		entry = index_find(st->index, &key);
-		if (entry != INDEX_NONE && index_place(st->index, entry).sequence ==
-						   log->sequence_base + le32_get(e->sequence_delta))
+		if (entry != INDEX_NONE && index_place(st->index, entry).sequence == sequence)
 			index_entry_drop(st, entry);
 		e->kind = FMT_DELETE;
 		e->value_bytes = le32_of(0);
 		seg->tombstone_count++;
 	}
-	log->broken = true;
+	entries_pack(log);
+	log->broken = seg->untidy = true;
 	log->durable_entries = log->entry_count;
 	log->durable_blocks = log->written_blocks;
 	segment_log_close(log);
@@ -598,6 +671,7 @@ static void footer_done(struct loop_op *io, int res)
 	if (d->footer_seals) {
 		must(log->state == SEGLOG_FOOTER);
 		/* Without a footer a restart hops over the record headers. */
+		d->segment[log->segment_index].untidy |= res != 0;
 		log_sealed(log);
 	} else if (res == 0) {
 		log->checkpoint_entries = d->footer_entries;

@@ -40,8 +40,9 @@ static void entry_uncount(struct store *st, const struct index_place *p)
 {
 	struct segment *seg = place_segment(st, p);
 
-	must(seg->live_count > 0);
+	must(seg->live_count > 0 && seg->live_blocks >= fmt_record_blocks(p->value_bytes));
 	seg->live_count--;
+	seg->live_blocks -= fmt_record_blocks(p->value_bytes);
 	if ((p->flags & INDEX_DEAD) != 0) {
 		must(st->dead_entries > 0);
 		st->dead_entries--;
@@ -51,8 +52,7 @@ static void entry_uncount(struct store *st, const struct index_place *p)
 	}
 }
 
-static void index_entry_set(struct store *st, const struct kv_key *key,
-			    const struct index_place *place)
+void index_entry_set(struct store *st, const struct kv_key *key, const struct index_place *place)
 {
 	uint32_t entry = index_find(st->index, key);
 	bool fits;
@@ -65,6 +65,7 @@ static void index_entry_set(struct store *st, const struct kv_key *key,
 	fits = index_put(st->index, key, place);
 	must(fits);
 	place_segment(st, place)->live_count++;
+	place_segment(st, place)->live_blocks += fmt_record_blocks(place->value_bytes);
 	st->value_bytes += place->value_bytes;
 	must(index_count(st->index) >= st->dead_entries);
 }
@@ -100,8 +101,10 @@ static uint32_t find_live(const struct store *st, const struct kv_key *key)
 
 static void mark_hit(struct store *st, uint32_t entry)
 {
-	index_set_flags(st->index, entry,
-			(uint8_t)(index_place(st->index, entry).flags | INDEX_HIT));
+	uint8_t flags = index_place(st->index, entry).flags;
+
+	flags |= (flags & INDEX_HIT) != 0 ? INDEX_HOT : INDEX_HIT;
+	index_set_flags(st->index, entry, flags);
 }
 
 /* --- operations and keys -------------------- */
@@ -137,6 +140,17 @@ void op_answer(struct store_op *op, int res)
 	must(s->kind >= OP_PUT && s->kind <= OP_FLUSH && !s->placed);
 	s->soon.done = soon_done;
 	loop_soon(s->st->loop, &s->soon, res);
+}
+
+bool key_is_placed(struct store *st, const struct kv_key *key)
+{
+	LIST_FOR_EACH(link, key_bucket(st, key)) {
+		struct op_state *owner = container_of(link, struct op_state, busy);
+
+		if (kv_key_equal(&op_of_state(owner)->key, key))
+			return owner->place.sequence > 0;
+	}
+	return false;
 }
 
 /* The key goes to the first that waits for it, and with it the others that wait. */
@@ -240,6 +254,9 @@ static void delete_dispatch(struct store *st, struct store_op *op)
 void op_dispatch(struct store *st, struct store_op *op)
 {
 	op->link.next = op->link.prev = NULL;
+	op_state(op)->place.sequence = 0;
+	if (op_state(op)->kind == OP_CARRY)
+		return;                              /* of a drive that was given up */
 	if (op_state(op)->kind == OP_PUT)
 		put_dispatch(st, op);
 	else
@@ -299,6 +316,10 @@ void op_written(struct store_op *op)
 	struct store *st = s->st;
 	struct drive *d = &st->drive[s->place.drive];
 
+	if (s->kind == OP_CARRY) {
+		carry_written(op);
+		return;
+	}
 	must(list_linked(&s->busy) && s->place.sequence > 0);
 	must(s->placed == (s->kind == OP_PUT));
 	if (s->kind == OP_DELETE || st->opts.ack_durable) {
@@ -599,6 +620,15 @@ bool store_exists(struct store *st, const struct kv_key *key, uint32_t *value_by
 	return true;
 }
 
+unsigned store_touch(struct store *st, const struct kv_key *keys, unsigned key_count)
+{
+	unsigned there = 0;
+
+	for (unsigned i = 0; i < key_count; i++)
+		there += store_exists(st, &keys[i], NULL);
+	return there;
+}
+
 unsigned store_list(struct store *st, const struct kv_key *from, struct kv_key *keys,
 		    uint32_t *value_bytes, unsigned key_count)
 {
@@ -874,6 +904,7 @@ void store_free(struct store **stp)
 		index_close(&st->index);
 	if (st->pool == &st->own_pool)
 		buf_pool_close(st->pool);
+	loop_buffer_unmap(st->carry_memory, st->carry_bytes);
 	free(st->drive);
 	st->magic = 0;
 	free(st);

@@ -32,6 +32,7 @@ struct buf_pool;
 
 #define STORE_DRIVES_MAX 16
 #define STORE_VALUE_BYTES_LIMIT (64 * MiB)
+#define STORE_CARRY_NONE UINT32_MAX
 
 struct store_drive {
 	const char *path;            /* file or block device; "mem" for memory */
@@ -57,6 +58,12 @@ struct store_opts {
 	struct buf_pool *pool;
 	/* cache namespace: oldest segments go when full; else -ENOSPC */
 	bool evict;
+	/* of what is stored, so much may be written once more to keep values that are asked for;
+	 * 0: 7; STORE_CARRY_NONE; at most 50 */
+	uint32_t carry_percent;
+	/* values stay in a small part of the drives until they are asked for; see policy.h */
+	bool second_touch;
+	bool keep_blocks;            /* do not discard what is free on the drives */
 	bool ack_durable;            /* put answers after a flush of its drive */
 	bool format;                 /* overwrite what is there */
 	bool degraded;               /* open without the drives that are missing */
@@ -154,6 +161,10 @@ void store_flush(struct store *st, struct store_op *op);
 
 /* Memory only. True when present; counts as a hit for eviction. */
 bool store_exists(struct store *st, const struct kv_key *key, uint32_t *value_bytes);
+
+/* store_exists() of many keys: what nearer caches served stays here as well. Return: how many are
+ * there. */
+unsigned store_touch(struct store *st, const struct kv_key *keys, unsigned key_count);
 
 /* Keys in order, from `from` (inclusive; len 0: from the first), at most key_count. Each key that
  * lives through a whole scan is seen exactly once. Return: number filled. No device is read. */
