@@ -281,8 +281,7 @@ static int open_store(struct serve *s)
 static int open_target(struct serve *s)
 {
 	const struct config *c = &s->config;
-	struct target_ns_opts ns = {.nsid = 1, .store = s->store,
-		.buffer_bytes = s->store_opts.buffer_bytes, .memory = s->memory,
+	struct target_ns_opts ns = {.nsid = 1, .store = s->store, .memory = s->memory,
 		.evicts = s->store_opts.evict, .durable = s->store_opts.ack_durable};
 	struct target_subsys_opts subsys = {
 		.host = (const char *const *)c->value[CONFIG_allow_host].text,

@@ -46,6 +46,7 @@ struct sim_pipe {
 	unsigned from;                          /* index of the end that sends */
 	uint64_t head;                          /* ring index of the first unread byte */
 	uint64_t used, arrived;
+	uint64_t dropped;                       /* taken by the receiver so far */
 	struct sim_segment segment[SIM_SEGMENTS_MAX];
 	uint32_t segment_head, segment_count;
 	uint64_t last_ns;                       /* no arrival before this */
@@ -204,6 +205,7 @@ static void sim_ring_drop(struct sim_pipe *p, uint64_t bytes)
 {
 	must(bytes <= p->arrived);
 	p->head = (p->head + bytes) % SIM_PIPE_BYTES;
+	p->dropped += bytes;
 	p->used -= bytes;
 	p->arrived -= bytes;
 }
@@ -502,6 +504,15 @@ void sock_join(struct sock *sock, struct loop *loop)
 	list_remove(&sock->link);
 	list_push_back(&loop->socks, &sock->link);
 	sock->loop = loop;
+}
+
+uint64_t sock_moved_bytes(const struct sock *sock)
+{
+	const struct sim_pipe *out = &sock->conn->pipe[sock->index];
+	const struct sim_pipe *in = &sock->conn->pipe[1 - sock->index];
+
+	OBJ_CHECK(sock, SIM_SOCK_MAGIC);
+	return out->dropped + in->dropped + in->arrived;
 }
 
 const char *sock_peer(const struct sock *sock)

@@ -79,6 +79,10 @@ void sock_close(struct sock **sock);
 void sock_leave(struct sock *sock);
 void sock_join(struct sock *sock, struct loop *loop);
 
+/* Bytes that have moved both ways so far, as far as the peer's side has acknowledged them: a stream
+ * on which this stands still moves nothing. Costs a system call. */
+uint64_t sock_moved_bytes(const struct sock *sock);
+
 /* "127.0.0.1:4420" of the peer, for logs; valid while the sock is. */
 const char *sock_peer(const struct sock *sock);
 

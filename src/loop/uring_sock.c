@@ -262,6 +262,24 @@ void sock_join(struct sock *sock, struct loop *loop)
 	loop->socks++;
 }
 
+/* struct tcp_info as the kernel has had it since 4.1; the C library's is shorter. */
+struct tcp_moved {
+	uint8_t before[120];
+	uint64_t bytes_acked, bytes_received;
+};
+
+uint64_t sock_moved_bytes(const struct sock *sock)
+{
+	struct tcp_moved info;
+	socklen_t length = sizeof(info);
+
+	OBJ_CHECK(sock, SOCK_MAGIC);
+	memset(&info, 0, sizeof(info));
+	if (getsockopt(sock->fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0)
+		return 0;
+	return info.bytes_acked + info.bytes_received;
+}
+
 const char *sock_peer(const struct sock *sock)
 {
 	OBJ_CHECK(sock, SOCK_MAGIC);

@@ -18,6 +18,8 @@ int store_pool_open(struct loop *loop, uint64_t bytes, struct buf_pool **out);
  * kept, since the kernel may yet write into it; answered false. */
 bool store_pool_close(struct buf_pool **pool);
 uint64_t store_pool_bytes(const struct buf_pool *pool);
+/* The one that a store takes its buffers from: its own, or its loop's. */
+struct buf_pool *store_pool_of(struct store *st);
 
 /* Room for w->payload_bytes, now or later: ready() comes on a later turn, first come first served.
  * w->plain: pieces are whole blocks of 4 KiB, as drives want them, without room for a record's

@@ -375,3 +375,14 @@ void space_stat(struct space *sp, struct loop *here, struct space_stat *s)
 	must(s->done != NULL);
 	tour_start((struct tour *)(void *)s->lease, sp, here, stat_at_shard);
 }
+
+void space_stat_still(struct space *sp, struct store_stat *out)
+{
+	OBJ_CHECK(sp, SPACE_MAGIC);
+	for (unsigned i = 0; i < sp->shard_count; i++) {
+		struct store_stat one;
+
+		store_stat(sp->shard[i].store, &one);
+		stat_add(out, &one, i == 0);
+	}
+}

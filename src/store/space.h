@@ -68,5 +68,7 @@ struct space_stat {
 	uint64_t lease[16];
 };
 void space_stat(struct space *sp, struct loop *here, struct space_stat *s);
+/* The same at once: while none of the loops runs. */
+void space_stat_still(struct space *sp, struct store_stat *out);
 
 #endif

@@ -774,6 +774,12 @@ void store_drive_retire(struct store *st, unsigned drive_index)
 	loop_timer_set(st->loop, &st->tick, loop_now_ns(st->loop));
 }
 
+struct buf_pool *store_pool_of(struct store *st)
+{
+	OBJ_CHECK(st, STORE_MAGIC);
+	return st->pool;
+}
+
 void store_buf_take(struct store *st, struct store_buf_wait *w)
 {
 	OBJ_CHECK(st, STORE_MAGIC);

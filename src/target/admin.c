@@ -26,7 +26,7 @@ static void identify_controller(const struct ctrl *c, struct nv_id_controller *i
 	nv_text_pad(id->mn, sizeof(id->mn), s->discovery ? "kvof discovery" : "kvof array");
 	nv_text_pad(id->fr, sizeof(id->fr), KVOF_VERSION);
 	for (unsigned i = 0; i < TARGET_NAMESPACES; i++) {
-		const struct ns *ns = s->ns[i];
+		const struct ns *ns = subsys_ns(s, i + 1);
 
 		if (ns == NULL)
 			continue;
@@ -70,7 +70,7 @@ static void identify_list(const struct subsys *s, uint32_t after, int csi, struc
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < TARGET_NAMESPACES; i++) {
-		const struct ns *ns = s->ns[i];
+		const struct ns *ns = subsys_ns(s, i + 1);
 
 		if (ns != NULL && ns->nsid > after && (csi < 0 || ns->ops->csi == csi))
 			id->nsid[n++] = le32_of(ns->nsid);
@@ -92,7 +92,7 @@ static void identify_command_sets(const struct subsys *s, struct nv_id_command_s
 	uint64_t sets = 0;
 
 	for (unsigned i = 0; i < TARGET_NAMESPACES; i++)
-		if (s->ns[i] != NULL)
+		if (subsys_ns(s, i + 1) != NULL)
 			sets |= UINT64_C(1) << s->ns[i]->ops->csi;
 	id->vector[0] = le64_of(sets);
 }
@@ -125,7 +125,8 @@ static void identify_fill(struct req *req)
 			((struct nv_id_kv_controller *)out)->ver = le32_of(NV_VS(1, 0, 0));
 		break;
 	case NV_CNS_DESCRIPTORS:
-		nv_ns_ids_write(&ns->ids, out);
+		if (ns != NULL)                /* it may have gone while this waited */
+			nv_ns_ids_write(&ns->ids, out);
 		break;
 	default: /* of a namespace; zeros where there is none */
 		if (ns == NULL)
@@ -183,6 +184,11 @@ static nv_status identify_check(const struct subsys *s, const struct nv_identify
 	return NV_OK;
 }
 
+static void identify_take_page(struct req *req)
+{
+	ctrl_page_take(req->queue->ctrl, req, identify_fill);
+}
+
 static void identify(struct req *req)
 {
 	struct nv_identify what = nv_identify_parse(&req->cmd->sqe);
@@ -190,37 +196,92 @@ static void identify(struct req *req)
 	struct bad bad;
 	nv_status status = identify_check(c->subsys, &what, &bad);
 
-	if (!nv_status_ok(status))
+	if (!nv_status_ok(status)) {
 		req_fail(req, status, &bad);
-	else if (req_data_check(req, NV_DATA_TO_HOST, NV_IDENTIFY_BYTES))
-		ctrl_page_take(c, req, identify_fill);
+		return;
+	}
+	if (!req_data_check(req, NV_DATA_TO_HOST, NV_IDENTIFY_BYTES))
+		return;
+	if (what.cns == NV_CNS_CSI_NAMESPACE || what.cns == NV_CNS_NAMESPACE ||
+	    what.cns == NV_CNS_ALLOCATED_NAMESPACE)
+		req_stats_take(req, identify_take_page);       /* how full it is */
+	else
+		identify_take_page(req);
 }
 
 /* --- the small ones -------------------- */
 
-static bool abort_one(struct ctrl *c, const struct req *self, struct nv_abort what)
+/* On the queue's lane. */
+static bool queue_abort(struct queue *q, const struct req *self, uint16_t cid)
 {
-	struct queue *q = what.sqid <= TARGET_QUEUES ? c->queue[what.sqid] : NULL;
-
-	if (what.sqid == 0 && event_request_abort(c, what.cid))
-		return true;
-	for (unsigned i = 0; q != NULL && i < q->entries; i++) {
+	for (unsigned i = 0; q->state != QUEUE_DEAD && i < q->entries; i++) {
 		struct req *req = &q->req[i];
 
-		if (req != self && req->state != REQ_FREE && !req->answered &&
-		    q->cid[i] == what.cid)
+		if (req != self && req->state != REQ_FREE && !req->answered && q->cid[i] == cid)
 			return req_recall(req, NV_ABORTED_BY_REQUEST);
 	}
 	return false;
 }
 
+static void abort_answer(struct req *req, bool done)
+{
+	req_answer(req, NV_OK, done ? 0 : NV_ABORT_NOT_DONE);
+	req_end(req);
+}
+
+static void abort_answered(struct loop *here, struct msg *m)
+{
+	struct req *req = container_of(m, struct req, ask);
+	struct queue *q = req->queue;
+
+	must(here == q->lane->loop && req->state == REQ_STORE);
+	if (q->state == QUEUE_DEAD)
+		req_end(req);
+	else
+		abort_answer(req, req->aborted);
+	queue_done(q);
+}
+
+/* The lane that the command is on. */
+static void abort_asked(struct loop *here, struct msg *m)
+{
+	struct req *req = container_of(m, struct req, ask);
+	struct ctrl *c = req->queue->ctrl;
+	struct lane *lane = &c->target->lane[req->abort_lane];
+
+	must(here == lane->loop);
+	LIST_FOR_EACH(link, &lane->queues) {
+		struct queue *q = container_of(link, struct queue, link);
+
+		if (q->ctrl != c || q->qid != req->abort.sqid || q->state == QUEUE_DEAD)
+			continue;
+		req->aborted = queue_abort(q, NULL, req->abort.cid);
+		queue_done(q);
+		break;
+	}
+	m->run = abort_answered;
+	lane_send(lane, &c->target->lane[0], m);
+}
+
 static void abort_command(struct req *req)
 {
 	struct ctrl *c = req->queue->ctrl;
-	bool done = abort_one(c, req, nv_abort_parse(&req->cmd->sqe));
+	struct nv_abort what = nv_abort_parse(&req->cmd->sqe);
+	struct queue *q = what.sqid <= TARGET_QUEUES ? c->queue[what.sqid] : NULL;
 
-	req_answer(req, NV_OK, done ? 0 : NV_ABORT_NOT_DONE);
-	req_end(req);
+	if (what.sqid == 0 && event_request_abort(c, what.cid)) {
+		abort_answer(req, true);
+	} else if (q == NULL) {
+		abort_answer(req, false);
+	} else if (c->queue_lane[what.sqid] == req->queue->lane->index) {
+		abort_answer(req, queue_abort(q, req, what.cid));
+	} else {
+		req_go(req, REQ_STORE);
+		req->abort = what;
+		req->abort_lane = c->queue_lane[what.sqid];
+		req->ask.run = abort_asked;
+		lane_send(req->queue->lane, &c->target->lane[req->abort_lane], &req->ask);
+	}
 }
 
 void admin_command(struct req *req)

@@ -13,7 +13,11 @@
  *
  * What a write to CC asks for is decided by ctrl_step_of(), a pure function; ctrl_cc_write()
  * carries it out. CC may be written again while STOPPING or SHUTTING: it is looked at when that has
- * ended. The target's loop.
+ * ended.
+ *
+ * A controller is the first loop's. Its seats on other loops are told what to do by orders (lane.c)
+ * and look at io_on, edneks_off by themselves; they write heard_ns and their errors where the first
+ * loop reads them. The first loop, but for what names a seat's lane.
  */
 #include "target/core.h"
 
@@ -39,12 +43,21 @@ bool ctrl_may_go(enum ctrl_state from, enum ctrl_state to)
 	return ctrl_next[from] & 1u << to;
 }
 
+static void io_on_set(struct ctrl *c)
+{
+	uint32_t on = (c->state == CTRL_READY ? IO_READY : 0u) |
+		      ((c->cc & NV_CC_CSS) == NV_CC_CSS_IOCS ? IO_SETS : 0u);
+
+	atomic_store_explicit(&c->io_on, on, memory_order_release);
+}
+
 static void ctrl_go(struct ctrl *c, enum ctrl_state to)
 {
 	OBJ_CHECK(c, CTRL_MAGIC);
 	must(ctrl_may_go(c->state, to));
 	must(to != CTRL_OFF || c->io_queues == 0);
 	c->state = to;
+	io_on_set(c);
 }
 
 struct nv_cap ctrl_cap(void)
@@ -108,6 +121,23 @@ static void features_reset(struct ctrl *c)
 	c->edneks_off = 0;
 }
 
+/* When the host was last heard, on whatever loop. */
+static uint64_t ctrl_heard_ns(struct ctrl *c)
+{
+	uint64_t last = 0;
+
+	for (unsigned i = 0; i < c->target->lane_count; i++) {
+		uint64_t heard = atomic_load_explicit(&c->seat[i].heard_ns, memory_order_relaxed);
+
+		if (heard > last)
+			last = heard;
+#ifdef KVOF_PLANT_TARGET_LANE_UNHEARD
+		break;
+#endif
+	}
+	return last;
+}
+
 static void ctrl_alive_timer(struct loop_timer *timer)
 {
 	struct ctrl *c = container_of(timer, struct ctrl, alive);
@@ -116,20 +146,22 @@ static void ctrl_alive_timer(struct loop_timer *timer)
 
 	OBJ_CHECK(c, CTRL_MAGIC);
 	must(c->kato_ns > 0 && admin != NULL);
-	if (loop_now_ns(t->loop) < c->heard_ns + c->kato_ns) {
-		loop_timer_set(t->loop, timer, c->heard_ns + c->kato_ns);
+	if (loop_now_ns(t->loop) < ctrl_heard_ns(c) + c->kato_ns) {
+		loop_timer_set(t->loop, timer, ctrl_heard_ns(c) + c->kato_ns);
 		return;
 	}
-	t->counts.keep_alive_expired++;
+	COUNT(&t->lane[0], keep_alive_expired, 1);
 	log_warn("controller %u of %s: nothing heard for %llu ms: dropped", c->cntlid, c->hostnqn,
 		 (unsigned long long)(c->kato_ns / NS_PER_MS));
 	queue_kill(admin);
 	queue_done(admin);
 }
 
-void ctrl_heard(struct ctrl *c)
+/* The seat's lane. */
+void ctrl_heard(struct seat *seat)
 {
-	c->heard_ns = loop_now_ns(c->target->loop);
+	atomic_store_explicit(&seat->heard_ns, loop_now_ns(seat->lane->loop),
+			      memory_order_relaxed);
 }
 
 /* Rounded up to the granularity that Identify names (KAS 1: 100 ms). 64-bit: 49 days fit. */
@@ -138,11 +170,11 @@ void ctrl_keep_alive_set(struct ctrl *c, uint32_t kato_ms)
 	c->kato_ns = ((uint64_t)kato_ms + 99) / 100 * 100 * NS_PER_MS;
 	if (kato_ms == 0 && c->subsys->discovery)
 		c->kato_ns = DISCOVERY_IDLE_NS;
-	ctrl_heard(c);
+	ctrl_heard(&c->seat[0]);
 	if (c->kato_ns == 0)
 		loop_timer_cancel(c->target->loop, &c->alive);
 	else
-		loop_timer_set(c->target->loop, &c->alive, c->heard_ns + c->kato_ns);
+		loop_timer_set(c->target->loop, &c->alive, ctrl_heard_ns(c) + c->kato_ns);
 }
 
 struct ctrl *ctrl_find(struct subsys *s, uint16_t cntlid)
@@ -170,7 +202,8 @@ static uint16_t cntlid_take(struct subsys *s)
 
 int ctrl_make(struct subsys *s, const struct nv_connect *connect, struct ctrl **out)
 {
-	struct ctrl *c = calloc(1, sizeof(*c));
+	unsigned lanes = s->target->lane_count;
+	struct ctrl *c = calloc(1, sizeof(*c) + lanes * sizeof(c->seat[0]));
 	uint32_t page_bytes = s->discovery ? TARGET_DISCOVERY_BYTES : TARGET_PAGE_BYTES;
 
 	if (c == NULL)
@@ -185,17 +218,22 @@ int ctrl_make(struct subsys *s, const struct nv_connect *connect, struct ctrl **
 	c->target = s->target;
 	c->subsys = s;
 	s->refs++;
+	s->target->ctrls_there++;
 	c->refs = 1;
 	c->cntlid = cntlid_take(s);
 	memcpy(c->hostnqn, connect->hostnqn, sizeof(c->hostnqn));
 	memcpy(c->hostid, connect->hostid, sizeof(c->hostid));
-	list_init(&c->share_wait);
 	list_init(&c->page_wait);
+	for (unsigned i = 0; i < lanes; i++) {
+		c->seat[i].ctrl = c;
+		c->seat[i].lane = &s->target->lane[i];
+		list_init(&c->seat[i].share_wait);
+	}
 	features_reset(c);
 	loop_timer_init(&c->alive, ctrl_alive_timer);
 	list_push_back(&s->ctrls, &c->link);
 	s->ctrl_count++;
-	s->target->counts.ctrls++;
+	COUNT(&s->target->lane[0], ctrls, 1);
 	ctrl_keep_alive_set(c, connect->kato_ms);
 	*out = c;
 	return 0;
@@ -208,25 +246,72 @@ void ctrl_put(struct ctrl *c)
 	c->refs--;
 	if (c->refs > 0)
 		return;
-	must(c->state == CTRL_GONE && c->io_queues == 0 && c->io_busy == 0 && c->aer_count == 0);
-	must(c->leased_bytes == 0 && c->page_holder == NULL);
-	must(list_empty(&c->share_wait) && list_empty(&c->page_wait));
+	must(c->state == CTRL_GONE && c->io_queues == 0 && c->aer_count == 0);
+	must(c->page_holder == NULL && list_empty(&c->page_wait));
+	for (unsigned i = 0; i < c->target->lane_count; i++) {
+		struct seat *seat = &c->seat[i];
+
+		must(seat->queues == 0 && seat->io_busy == 0 && seat->leased_bytes == 0);
+		must(list_empty(&seat->share_wait) && !seat->tell_quiet);
+		must(!seat->order[SEAT_STOP].out && !seat->order[SEAT_QUIET].out);
+	}
+	must(c->target->ctrls_there > 0);
+	c->target->ctrls_there--;
 	subsys_put(c->subsys);
 	free(c->page);
 	c->magic = 0;
 	free(c);
 }
 
-static void ctrl_queues_stop(struct ctrl *c)
+static void seat_unwell(struct loop *here, struct msg *m)
 {
-	for (unsigned i = 1; i <= TARGET_QUEUES; i++) {
-		struct queue *q = c->queue[i];
+	struct seat *seat = container_of(m, struct seat, unwell_msg);
+	struct subsys *s = seat->ctrl->subsys;
 
-		if (q == NULL)
+	must(here == seat->ctrl->target->loop);
+	atomic_store(&seat->unwell, false);
+	subsys_health_look(s);
+}
+
+/* The seat's lane, by a request of it: so the controller is there until the message has come. */
+void ctrl_unwell(struct seat *seat)
+{
+	must(seat->io_busy > 0);
+	if (atomic_exchange(&seat->unwell, true))
+		return;
+	seat->unwell_msg.run = seat_unwell;
+	lane_send(seat->lane, &seat->lane->target->lane[0], &seat->unwell_msg);
+}
+
+/* The seat's lane. */
+void ctrl_queues_close(struct seat *seat)
+{
+	LIST_FOR_EACH_SAFE(link, &seat->lane->queues) {
+		struct queue *q = container_of(link, struct queue, link);
+
+		if (q->seat != seat || q->qid == 0 || q->state == QUEUE_DEAD)
 			continue;
 		queue_close(q);
 		queue_done(q);
 	}
+}
+
+/* Has it I/O queues there, as far as the first loop knows? */
+static bool seat_used(const struct seat *seat)
+{
+	const struct ctrl *c = seat->ctrl;
+
+	for (unsigned i = 1; i <= TARGET_QUEUES; i++)
+		if (c->queue[i] != NULL && c->queue_lane[i] == seat->lane->index)
+			return true;
+	return false;
+}
+
+static void ctrl_queues_stop(struct ctrl *c)
+{
+	for (unsigned i = 0; i < c->target->lane_count; i++)
+		if (seat_used(&c->seat[i]))
+			seat_order(&c->seat[i], SEAT_STOP);
 }
 
 void ctrl_kill(struct ctrl *c)
@@ -238,9 +323,9 @@ void ctrl_kill(struct ctrl *c)
 	ctrl_go(c, CTRL_GONE);
 	loop_timer_cancel(c->target->loop, &c->alive);
 	list_remove(&c->link);
-	must(c->subsys->ctrl_count > 0 && c->target->counts.ctrls > 0);
+	must(c->subsys->ctrl_count > 0);
 	c->subsys->ctrl_count--;
-	c->target->counts.ctrls--;
+	COUNT(&c->target->lane[0], ctrls, -1);
 	ctrl_queues_stop(c);
 }
 
@@ -257,9 +342,9 @@ static bool flush_more(struct ctrl *c)
 		if (ns == NULL)
 			continue;
 		c->flush_ns = ns;
-		ns->busy++;
+		ns->seat[0].busy++;
 		c->flush = (struct store_op){.done = ctrl_flushed};
-		store_flush(ns->store, &c->flush);
+		space_flush(ns->space, c->target->loop, &c->flush);
 		return true;
 	}
 	return false;
@@ -283,7 +368,7 @@ static void ctrl_flushed(struct store_op *op, int res)
 	OBJ_CHECK(c, CTRL_MAGIC);
 	if (res != 0)
 		log_error("controller %u: flush at shutdown: %d", c->cntlid, res);
-	subsys_ns_unbusy(c->flush_ns);
+	ns_unbusy(&c->flush_ns->seat[0]);
 	if (flush_more(c))
 		return;
 	c->flushing = false;
@@ -291,16 +376,9 @@ static void ctrl_flushed(struct store_op *op, int res)
 	ctrl_put(c);
 }
 
-void ctrl_idle(struct ctrl *c)
+static void ctrl_flush_begin(struct ctrl *c)
 {
-	if (c->state == CTRL_STOPPING && c->io_queues == 0) {
-		ctrl_go(c, CTRL_OFF);
-		features_reset(c);
-		if (c->cc & NV_CC_EN)
-			ctrl_go(c, CTRL_READY);
-	}
-	if (c->state != CTRL_SHUTTING || c->io_busy > 0 || c->flushing)
-		return;
+	must(c->state == CTRL_SHUTTING && c->quiet_left == 0 && !c->flushing);
 	c->flush_next = 0;
 	if (flush_more(c)) {
 		c->flushing = true;
@@ -308,6 +386,38 @@ void ctrl_idle(struct ctrl *c)
 	} else {
 		shutdown_ended(c);
 	}
+}
+
+void ctrl_quiet(struct ctrl *c)
+{
+	must(c->quiet_left > 0);
+	c->quiet_left--;
+	if (c->quiet_left == 0 && c->state == CTRL_SHUTTING)
+		ctrl_flush_begin(c);
+}
+
+/* I/O that is at work ends first; what comes from now on is refused. */
+static void ctrl_shutdown_begin(struct ctrl *c)
+{
+	must(c->quiet_left == 0);
+	c->quiet_left = 1;                             /* until all are asked */
+	for (unsigned i = 0; i < c->target->lane_count; i++) {
+		if (!seat_used(&c->seat[i]))
+			continue;
+		c->quiet_left++;
+		seat_order(&c->seat[i], SEAT_QUIET);
+	}
+	ctrl_quiet(c);
+}
+
+void ctrl_idle(struct ctrl *c)
+{
+	if (c->state != CTRL_STOPPING || c->io_queues > 0)
+		return;
+	ctrl_go(c, CTRL_OFF);
+	features_reset(c);
+	if (c->cc & NV_CC_EN)
+		ctrl_go(c, CTRL_READY);
 }
 
 /* Carries out what the change from cc_old to c->cc asks for. */
@@ -324,6 +434,8 @@ static void ctrl_step(struct ctrl *c, uint32_t cc_old)
 		event_requests_drop(c);
 		ctrl_queues_stop(c);
 	}
+	if (step.to == CTRL_SHUTTING)
+		ctrl_shutdown_begin(c);
 	ctrl_idle(c);
 }
 
@@ -333,23 +445,66 @@ void ctrl_cc_write(struct ctrl *c, uint32_t cc)
 
 	OBJ_CHECK(c, CTRL_MAGIC);
 	c->cc = cc;
+	io_on_set(c);
 	ctrl_step(c, cc_old);
 }
 
 /* --- errors -------------------- */
 
-void ctrl_error_note(struct ctrl *c, const struct req *req, nv_status status)
+/* The request's lane: into the ring of its seat, where the first loop finds it. */
+void ctrl_error_note(const struct req *req, nv_status status)
+{
+	struct seat *seat = req->queue->seat;
+	uint64_t n = atomic_load_explicit(&seat->note_count, memory_order_relaxed);
+	_Atomic uint64_t *note = seat->note[n % SEAT_NOTES];
+	uint64_t where = req->failed ? req->bad_offset : UINT16_MAX;
+
+	atomic_store_explicit(&note[0], (uint64_t)req->queue->qid |
+			      (uint64_t)le16_get(req->cmd->sqe.cid) << 16 |
+			      (uint64_t)nv_status_to_cqe(nv_status_for_wire(status)) << 32 |
+			      where << 48, memory_order_relaxed);
+	atomic_store_explicit(&note[1], le32_get(req->cmd->sqe.nsid), memory_order_relaxed);
+	atomic_store_explicit(&seat->note_count, n + 1, memory_order_release);
+}
+
+static void error_keep(struct ctrl *c, uint64_t what, uint64_t nsid)
 {
 	struct nv_log_error *e = &c->error[c->errors % TARGET_ERRORS];
 
 	c->errors++;
 	*e = (struct nv_log_error){
-		.error_count = le64_of(c->errors), .sqid = le16_of(req->queue->qid),
-		.cid = req->cmd->sqe.cid,
-		.status = le16_of(nv_status_to_cqe(nv_status_for_wire(status))),
-		.location = le16_of(req->failed ? req->bad_offset : UINT16_MAX),
-		.nsid = req->cmd->sqe.nsid, .trtype = NV_TRTYPE_TCP,
+		.error_count = le64_of(c->errors), .sqid = le16_of((uint16_t)what),
+		.cid = le16_of((uint16_t)(what >> 16)), .status = le16_of((uint16_t)(what >> 32)),
+		.location = le16_of((uint16_t)(what >> 48)), .nsid = le32_of((uint32_t)nsid),
+		.trtype = NV_TRTYPE_TCP,
 	};
+}
+
+/* Entries that were written over before they were read are counted and not kept; the ring is twice
+ * as long as the log, so those are not of the log's length. One less than all: the lane may be at
+ * work on the next one. */
+static void seat_errors_fetch(struct ctrl *c, struct seat *seat)
+{
+	uint64_t count = atomic_load_explicit(&seat->note_count, memory_order_acquire);
+
+	while (seat->notes_fetched < count) {
+		_Atomic uint64_t *note = seat->note[seat->notes_fetched % SEAT_NOTES];
+		uint64_t what = atomic_load_explicit(&note[0], memory_order_acquire);
+		uint64_t nsid = atomic_load_explicit(&note[1], memory_order_acquire);
+
+		count = atomic_load_explicit(&seat->note_count, memory_order_acquire);
+		if (count - seat->notes_fetched < SEAT_NOTES - 1)
+			error_keep(c, what, nsid);
+		else
+			c->errors++;
+		seat->notes_fetched++;
+	}
+}
+
+void ctrl_errors_fetch(struct ctrl *c)
+{
+	for (unsigned i = 0; i < c->target->lane_count; i++)
+		seat_errors_fetch(c, &c->seat[i]);
 }
 
 /* --- the page -------------------- */

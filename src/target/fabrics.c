@@ -5,7 +5,10 @@
  *
  * A host that is not on a subsystem's list learns nothing: the name of a subsystem that refuses it
  * and a name that does not exist get the same answer (1/84h). A host that is refused nowhere is
- * told that the name is unknown (1/82h, IPO 256). The target's loop.
+ * told that the name is unknown (1/82h, IPO 256).
+ *
+ * Every Connect is judged on the first loop. An I/O queue that is to live on another lane is judged
+ * when its connection is quiet, moves, and is answered there.
  */
 #include "target/core.h"
 
@@ -37,7 +40,7 @@ static nv_status connect_admin(struct queue *q, struct subsys *s, const struct n
 
 	if (connect->cntlid != NV_CNTLID_DYNAMIC)
 		return refused(result, DATA(cntlid));
-	if (t->counts.ctrls >= t->ctrls_max)
+	if (target_counts(t)->ctrls >= t->ctrls_max)
 		return NV_CONNECT_BUSY;
 	if (ctrl_make(s, connect, &c) != 0)
 		return NV_INTERNAL_ERROR;
@@ -52,10 +55,12 @@ static nv_status connect_admin(struct queue *q, struct subsys *s, const struct n
 	return rc == 0 ? NV_OK : NV_INTERNAL_ERROR;
 }
 
+/* *moved: it is on its way to another lane, not ours any more. */
 static nv_status connect_io(struct queue *q, struct subsys *s, const struct nv_connect *connect,
-			    uint64_t *result)
+			    uint64_t *result, bool *moved)
 {
 	struct ctrl *c = ctrl_find(s, connect->cntlid);
+	struct lane *to = q->paused ? lane_choose(q->target) : q->lane;
 
 	if (s->discovery)
 		return NV_INVALID_QUEUE_TYPE;
@@ -66,13 +71,19 @@ static nv_status connect_io(struct queue *q, struct subsys *s, const struct nv_c
 		return NV_SEQUENCE_ERROR;
 	if (connect->qid > c->queues_granted || c->queue[connect->qid] != NULL)
 		return NV_INVALID_QID;
+	if (to != q->lane) {
+		queue_move(q, c, connect, to);
+		*moved = true;
+		return NV_OK;
+	}
 	if (queue_live(q, c, connect) != 0)
 		return NV_INTERNAL_ERROR;
 	*result = nv_connect_ok_dw0(c->cntlid);
 	return NV_OK;
 }
 
-static nv_status connect_judge(struct queue *q, const struct nv_sqe *sqe, uint64_t *result)
+static nv_status connect_judge(struct queue *q, const struct nv_sqe *sqe, uint64_t *result,
+			       bool *moved)
 {
 	struct target *t = q->target;
 	struct nv_connect connect;
@@ -93,7 +104,7 @@ static nv_status connect_judge(struct queue *q, const struct nv_sqe *sqe, uint64
 		if (!subsys_hides_from(t, connect.hostnqn))
 #endif
 			return refused(result, DATA(subnqn));
-		t->counts.hosts_refused++;
+		COUNT(&t->lane[0], hosts_refused, 1);
 		log_warn("host %s from %s: not on the list (--allow-host)", connect.hostnqn,
 			 wire_peer(q->conn));
 		return NV_CONNECT_INVALID_HOST;
@@ -101,7 +112,7 @@ static nv_status connect_judge(struct queue *q, const struct nv_sqe *sqe, uint64
 	if (connect.sq_entries > TARGET_QUEUE_ENTRIES)
 		return refused(result, SQE(sqsize));
 	return connect.qid == 0 ? connect_admin(q, s, &connect, result) :
-				  connect_io(q, s, &connect, result);
+				  connect_io(q, s, &connect, result, moved);
 }
 
 static void connect_answer(struct queue *q, struct wire_cmd *cmd, nv_status status, uint64_t result)
@@ -109,32 +120,72 @@ static void connect_answer(struct queue *q, struct wire_cmd *cmd, nv_status stat
 	struct nv_cqe cqe = queue_cqe(q, cmd, status, result);
 
 	if (!nv_status_ok(status))
-		q->target->counts.connects_refused++;
+		COUNT(q->lane, connects_refused, 1);
 	wire_respond(cmd, &cqe);
+}
+
+void connect_end(struct queue *q, nv_status status, uint64_t result)
+{
+	struct wire_cmd *cmd = q->connect_cmd;
+
+	must(cmd != NULL && q->busy > 0);
+	q->connect_cmd = NULL;
+	connect_answer(q, cmd, status, result);
+	free(q->connect_data);
+	q->connect_data = NULL;
+	q->busy--;
+	COUNT(q->lane, connects, nv_status_ok(status));
+	if (q->state == QUEUE_CONNECTING)
+		queue_go(q, QUEUE_NEW);
+}
+
+static void connect_decide(struct queue *q)
+{
+	uint64_t result = 0;
+	bool moved = false;
+	nv_status status = connect_judge(q, &q->connect_cmd->sqe, &result, &moved);
+
+	if (moved)
+		return;
+	if (q->paused)
+		wire_resume(q->conn);
+	q->paused = false;
+	connect_end(q, status, result);
+	queue_done(q);
+}
+
+/* Nothing of the connection is in flight: it may move. */
+static void connect_paused(struct wire_conn *conn, int res)
+{
+	struct queue *q = wire_conn_arg(conn);
+
+	OBJ_CHECK(q, QUEUE_MAGIC);
+	must(q->connect_cmd != NULL && !q->paused);
+	if (q->state == QUEUE_DEAD || res != 0) {
+		connect_end(q, NV_ABORTED_SQ_DELETED, 0);
+		queue_done(q);
+		return;
+	}
+	q->paused = true;
+	connect_decide(q);
 }
 
 static void connect_pulled(struct wire_cmd *cmd, int res)
 {
 	struct queue *q = cmd->owner;
-	nv_status status = NV_OK;
-	uint64_t result = 0;
+	bool io = le16_get(((const struct nv_connect_sqe *)&cmd->sqe)->qid) != 0;
 
 	OBJ_CHECK(q, QUEUE_MAGIC);
 	must(q->connect_cmd == cmd && q->busy > 0);
-	q->connect_cmd = NULL;
-	if (q->state == QUEUE_DEAD)
-		status = NV_ABORTED_SQ_DELETED;
-	else if (res != 0)
-		status = res == -EBADMSG ? NV_TRANSIENT_TRANSPORT : nv_status_from_errno(res);
-	else
-		status = connect_judge(q, &cmd->sqe, &result);
-	connect_answer(q, cmd, status, result);
-	free(q->connect_data);
-	q->connect_data = NULL;
-	q->busy--;
-	q->target->counts.connects += nv_status_ok(status);
-	if (q->state == QUEUE_CONNECTING)
-		queue_go(q, QUEUE_NEW);
+	if (q->state != QUEUE_DEAD && res == 0) {
+		if (io && q->target->lane_count > 1 && wire_can_move(q->conn))
+			wire_pause(q->conn, connect_paused);
+		else
+			connect_decide(q);
+		return;
+	}
+	connect_end(q, q->state == QUEUE_DEAD ? NV_ABORTED_SQ_DELETED :
+		    res == -EBADMSG ? NV_TRANSIENT_TRANSPORT : nv_status_from_errno(res), 0);
 	queue_done(q);
 }
 
@@ -266,10 +317,9 @@ static void disconnect(struct req *req)
 		req_fail(req, NV_INVALID_QUEUE_TYPE, NULL);
 		return;
 	}
-	q->target->counts.disconnects++;
+	COUNT(q->lane, disconnects, 1);
 	queue_go(q, QUEUE_LEAVING);
-	loop_timer_set(q->target->loop, &q->timer,
-		       loop_now_ns(q->target->loop) + DISCONNECT_LINGER_NS);
+	loop_timer_set(q->lane->loop, &q->timer, loop_now_ns(q->lane->loop) + DISCONNECT_LINGER_NS);
 	req_answer(req, NV_OK, 0);
 	req_end(req);
 }

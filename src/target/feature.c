@@ -122,7 +122,10 @@ static nv_status feature_store(struct ctrl *c, const struct nv_feature *f, uint6
 	default:
 		must(f->fid == NV_FEAT_KV_CONFIGURATION);
 		bit = UINT64_C(1) << (f->nsid - 1);
-		c->edneks_off = f->cdw11 & NV_KV_EDNEK ? c->edneks_off & ~bit : c->edneks_off | bit;
+		if (f->cdw11 & NV_KV_EDNEK)
+			atomic_fetch_and(&c->edneks_off, ~bit);
+		else
+			atomic_fetch_or(&c->edneks_off, bit);
 		return NV_OK;
 	}
 }

@@ -22,7 +22,10 @@ static uint32_t log_supported(struct ctrl *c, const struct nv_log *log);
 static uint32_t log_error(struct ctrl *c, const struct nv_log *log)
 {
 	struct nv_log_error *out = (struct nv_log_error *)c->page;
-	uint64_t kept = c->errors < TARGET_ERRORS ? c->errors : TARGET_ERRORS;
+	uint64_t kept;
+
+	ctrl_errors_fetch(c);
+	kept = c->errors < TARGET_ERRORS ? c->errors : TARGET_ERRORS;
 
 	for (uint64_t i = 0; i < kept; i++)            /* newest first */
 		out[i] = c->error[(c->errors - 1 - i) % TARGET_ERRORS];
@@ -32,7 +35,7 @@ static uint32_t log_error(struct ctrl *c, const struct nv_log *log)
 static uint32_t log_smart(struct ctrl *c, const struct nv_log *log)
 {
 	struct nv_log_smart *out = (struct nv_log_smart *)c->page;
-	const struct target_counts *n = &c->target->counts;
+	const struct target_counts *n = target_counts(c->target);
 	uint64_t media_errors = 0;
 	unsigned spare = 100;
 
@@ -40,17 +43,17 @@ static uint32_t log_smart(struct ctrl *c, const struct nv_log *log)
 		event_log_read(c, EVENT_HEALTH);
 	for (uint32_t nsid = 1; nsid <= TARGET_NAMESPACES; nsid++) {
 		const struct ns *ns = subsys_ns(c->subsys, nsid);
-		struct store_stat stat;
+		const struct store_stat *stat = ns != NULL ? &ns->stat : NULL;
 		unsigned left;
 
 		if (ns == NULL)
 			continue;
-		store_stat(ns->store, &stat);
-		must(stat.drives_failed <= stat.drives);
-		media_errors += stat.corrupt + stat.io_errors;
-		left = stat.drives > 0 ? 100 * (stat.drives - stat.drives_failed) / stat.drives : 0;
+		must(stat->drives_failed <= stat->drives);
+		media_errors += stat->corrupt + stat->io_errors;
+		left = stat->drives == 0 ? 0 :
+		       100 * (stat->drives - stat->drives_failed) / stat->drives;
 		spare = left < spare ? left : spare;
-		if (stat.drives_failed > 0)
+		if (stat->drives_failed > 0)
 			out->critical_warning |= 1 << 2;       /* reliability is degraded */
 	}
 	out->available_spare = (uint8_t)spare;
@@ -62,6 +65,7 @@ static uint32_t log_smart(struct ctrl *c, const struct nv_log *log)
 	out->host_reads[0] = le64_of(n->retrieves);
 	out->host_writes[0] = le64_of(n->stores);
 	out->media_errors[0] = le64_of(media_errors);
+	ctrl_errors_fetch(c);
 	out->error_log_entries[0] = le64_of(c->errors);
 	return sizeof(*out);
 }
@@ -103,7 +107,7 @@ static uint32_t log_effects(struct ctrl *c, const struct nv_log *log)
 	for (unsigned i = 0; i < sizeof(admin); i++)
 		out->admin[admin[i]] = le32_of(NV_EFFECT_SUPPORTED);
 	for (unsigned i = 0; i < TARGET_NAMESPACES; i++) {
-		const struct ns *ns = c->subsys->ns[i];
+		const struct ns *ns = subsys_ns(c->subsys, i + 1);
 
 		if (ns != NULL && ns->ops->csi == log->csi)
 			ns->ops->effects(out);
@@ -118,28 +122,37 @@ static uint32_t log_discovery(struct ctrl *c, const struct nv_log *log)
 	return discovery_log(c->target, c->hostnqn, c->page, c->page_bytes);
 }
 
+/* The namespace that is named, or the first. */
+static const struct ns *stat_ns(const struct ctrl *c, const struct nv_log *log)
+{
+	const struct ns *ns = subsys_ns(c->subsys, log->nsid);
+
+	for (uint32_t i = 1; ns == NULL && i <= TARGET_NAMESPACES; i++)
+		ns = subsys_ns(c->subsys, i);
+	return ns;
+}
+
 /* docs/formats.md, "statistics log page" */
 static uint32_t log_stat(struct ctrl *c, const struct nv_log *log)
 {
 	struct nv_kvof_stat *out = (struct nv_kvof_stat *)c->page;
-	const struct ns *ns = subsys_ns(c->subsys, log->nsid);
-	struct store_stat st;
+	const struct ns *ns = stat_ns(c, log);
+	const struct store_stat *st;
 
-	for (uint32_t i = 1; ns == NULL && i <= TARGET_NAMESPACES; i++)
-		ns = subsys_ns(c->subsys, i);
-	must(ns != NULL);                              /* log_check() */
-	store_stat(ns->store, &st);
+	if (ns == NULL)                                /* it has gone while this waited */
+		return 0;
+	st = &ns->stat;
 	memcpy(out->magic, NV_KVOF_STAT_MAGIC, sizeof(out->magic));
 	out->version = le32_of(NV_KVOF_STAT_VERSION);
 	out->bytes = le32_of(sizeof(*out));
 	out->nsid = le32_of(ns->nsid);
 	out->flags = le32_of((ns->memory ? NV_KVOF_STAT_MEMORY : 0u) |
 			     (ns->evicts ? NV_KVOF_STAT_EVICTS : 0u));
-	out->drives = le32_of(st.drives);
-	out->drives_failed = le32_of(st.drives_failed);
-	out->value_bytes_max = le32_of(st.value_bytes_max);
-	out->segment_bytes = le32_of(st.segment_bytes);
-#define STAT(name, is_bytes, text) out->name = le64_of(st.name);
+	out->drives = le32_of(st->drives);
+	out->drives_failed = le32_of(st->drives_failed);
+	out->value_bytes_max = le32_of(st->value_bytes_max);
+	out->segment_bytes = le32_of(st->segment_bytes);
+#define STAT(name, is_bytes, text) out->name = le64_of(st->name);
 #include "tbl/stat.def"
 	return sizeof(*out);
 }
@@ -190,7 +203,7 @@ static nv_status log_check(struct ctrl *c, const struct nv_log *log, const struc
 			      "no such log");
 	if (named && subsys_ns(c->subsys, log->nsid) == NULL)
 		return nv_bad(bad, NV_INVALID_NAMESPACE, at_nsid, "no such namespace");
-	if (log->lid == NV_LOG_KVOF_STAT && c->subsys->serial[0] == '\0')
+	if (log->lid == NV_LOG_KVOF_STAT && stat_ns(c, log) == NULL)
 		return nv_bad(bad, NV_INVALID_NAMESPACE, at_nsid, "no namespace at all");
 	if (log->lid == NV_LOG_EFFECTS && log->csi > NV_CSI_KV)
 		return nv_bad(bad, NV_INVALID_FIELD, offsetof(struct nv_sqe, cdw14) + 3,
@@ -225,6 +238,11 @@ static void logpage_fill(struct req *req)
 	ctrl_page_send(c, req, built, (uint32_t)log.bytes);
 }
 
+static void logpage_take_page(struct req *req)
+{
+	ctrl_page_take(req->queue->ctrl, req, logpage_fill);
+}
+
 void logpage_get(struct req *req)
 {
 	struct ctrl *c = req->queue->ctrl;
@@ -236,6 +254,10 @@ void logpage_get(struct req *req)
 		status = log_check(c, &log, log_find(c, log.lid), &bad);
 	if (!nv_status_ok(status))
 		req_fail(req, status, &bad);
-	else if (req_data_check(req, NV_DATA_TO_HOST, (uint32_t)log.bytes))
-		ctrl_page_take(c, req, logpage_fill);
+	else if (!req_data_check(req, NV_DATA_TO_HOST, (uint32_t)log.bytes))
+		return;
+	else if (log.lid == NV_LOG_SMART || log.lid == NV_LOG_KVOF_STAT)
+		req_stats_take(req, logpage_take_page);
+	else
+		logpage_take_page(req);
 }

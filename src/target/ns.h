@@ -9,10 +9,12 @@
 #include "nvme/identify.h"
 #include "nvme/log.h"
 #include "nvme/stat.h"
+#include "store/space.h"
 #include "store/store.h"
 
 struct req;
 struct ns;
+struct lane;
 
 struct ns_ops {
 	uint8_t csi;                         /* [BASE 2.0] command set identifier */
@@ -25,25 +27,42 @@ struct ns_ops {
 	void (*effects)(struct nv_log_effects *out);
 };
 
+/* What one loop has to do with a namespace; that loop's. */
+struct ns_seat {
+	struct ns *ns;
+	struct lane *lane;
+	/* requests here that name it, and on the first loop what else does */
+	unsigned busy;
+	bool leaving;                        /* removed: what is at work ends, with 00h/0Bh */
+	bool left;                           /* and has ended; the first loop was told */
+	struct loop_timer leave;             /* those who wait for their host are cut off then */
+	struct msg msg;                      /* it comes, it goes; and the answer */
+};
+
+/* Not changed while more than the first loop knows it, but for its seats. */
 struct ns {
 	const struct ns_ops *ops;
 	struct subsys *subsys;
 	uint32_t nsid;
-	/* who names it: it is freed when nobody does any more */
-	unsigned busy;
-	bool leaving;                        /* removed: what is at work ends, with 00h/0Bh */
-	struct loop_timer leave;             /* those who wait for their host are cut off then */
-	void (*left)(void *arg);
-	void *left_arg;
-	struct store *store;
-	uint64_t buffer_bytes;
+	struct space *space;
+	struct space *own_space;             /* over target_ns_opts.store; NULL: none */
 	uint32_t value_bytes_max;
 	uint64_t transfer_bytes_max;
 	uint64_t capacity_bytes;             /* as it was opened */
-	unsigned drives_failed_seen;
-	uint64_t unproven_bytes;             /* of the pool, held by hosts that are not proven */
 	bool memory, evicts, durable;
 	struct nv_ns_ids ids;
+	/* the first loop's */
+	unsigned loops_left;                 /* that have not answered yet */
+	void (*added)(void *arg);            /* all know it; NULL: nobody waits for that */
+	void *added_arg;
+	struct space_stat asked;
+	bool removed, announced;
+	struct loop_timer leave;             /* the last step of removal */
+	void (*left)(void *arg);
+	void *left_arg;
+	struct store_stat stat;              /* as it was last asked for */
+	unsigned drives_failed_seen;
+	struct ns_seat seat[];               /* [target->lane_count] */
 };
 
 extern const struct ns_ops ns_kv_ops;

@@ -2,32 +2,32 @@
 /*
  * A KV namespace over a store: Store, Retrieve, Exist, Delete, List, Flush. [KV 1.0c] section 3
  *
- *	Store     check ─ share ─ buffer ─ pull ─ put ─ answer          NEW SHARE BUF PULL STORE
- *	Retrieve  check ─ share ─ get ─ push + answer ─ give back       NEW SHARE     STORE PUSH
- *	List      check ─ share ─ buffer ─ fill ─ push + answer         NEW SHARE BUF       PUSH
- *	Delete    check ─ delete ─ answer                               NEW           STORE
- *	Exist     check ─ answer                                        NEW
+ *	Store     check ─ share ─ buffer ─ pull ─ put ─ answer       SHARE BUF PULL STORE
+ *	Retrieve  check ─ length ─ share ─ buffer ─ get ─ push       LOOK SHARE BUF STORE PUSH
+ *	List      check ─ share ─ buffer ─ keys ─ push               SHARE BUF STORE PUSH
+ *	Delete    check ─ delete ─ answer                            STORE
+ *	Exist     check ─ answer                                     STORE
  *
  * No copy: the pieces of a store's buffer are filled by the wire and written by the drive, and the
  * other way round. A value is handed to the store only when all of it is here and its digest was
  * right: a host that dies in the middle of a Store leaves nothing. Buffers are taken only when
  * sizes and the data descriptor have been checked.
  *
- * Choices where readings of the command set differ are in docs/target.md. The target's loop.
+ * The length of a value is known at once where its shard is on this lane, else that lane is asked.
+ * A value that changed its length meanwhile is looked up again. A namespace in memory lends what it
+ * has: there the store brings the buffer.
+ *
+ * Choices where readings of the command set differ are in docs/target.md. The queue's lane.
  */
 #include "target/core.h"
 
 #include <errno.h>
+#include <stdlib.h>
 
 static struct ns *kv_ns(const struct req *req)
 {
 	must(req->ns != NULL && req->ns->ops == &ns_kv_ops);
 	return req->ns;
-}
-
-static struct target_counts *counts(const struct req *req)
-{
-	return &req->queue->target->counts;
 }
 
 static nv_status kv_parse(struct req *req, struct bad *bad)
@@ -47,7 +47,7 @@ static nv_status kv_parse(struct req *req, struct bad *bad)
 static void kv_end(struct req *req, nv_status status, uint64_t result)
 {
 	if (nv_status_is(status, NV_KV_UNRECOVERED))
-		subsys_health_look(req->queue->ctrl->subsys);
+		ctrl_unwell(req->queue->seat);
 	req_answer(req, status, result);
 	req_end(req);
 }
@@ -61,7 +61,7 @@ static void kv_stored(struct store_op *op, int res)
 
 	must(req->state == REQ_STORE);
 	if (res == 0)
-		counts(req)->bytes_in += req->kv.bytes;
+		COUNT(req->queue->lane, bytes_in, req->kv.bytes);
 	kv_end(req, nv_status_from_errno(res), 0);
 	queue_done(q);
 }
@@ -74,7 +74,7 @@ static void kv_put(struct req *req)
 	req->op = (struct store_op){.key = req->kv.key, .buf = req->buf, .done = kv_stored,
 		.mode = req->kv.if_absent ? STORE_PUT_IF_ABSENT :
 			req->kv.if_present ? STORE_PUT_IF_PRESENT : STORE_PUT_ANY};
-	store_put(kv_ns(req)->store, &req->op);
+	space_put(kv_ns(req)->space, req->queue->lane->loop, &req->op);
 }
 
 static void kv_pulled(struct wire_cmd *cmd, int res)
@@ -84,7 +84,7 @@ static void kv_pulled(struct wire_cmd *cmd, int res)
 
 	must(req->state == REQ_PULL);
 	if (res == 0)
-		req_pull_came(req);
+		req_moved(req);
 #ifdef KVOF_PLANT_TARGET_HALF_VALUE
 	if (q->state == QUEUE_DEAD || res != 0) {
 		kv_put(req);
@@ -93,10 +93,10 @@ static void kv_pulled(struct wire_cmd *cmd, int res)
 #endif
 	if (q->state == QUEUE_DEAD)
 		req_end(req);
-	else if (kv_ns(req)->leaving)
+	else if (ns_seat(kv_ns(req), q->lane)->leaving)
 		req_fail(req, NV_INVALID_NAMESPACE, NULL);
 	else if (res == -EBADMSG) {
-		counts(req)->digest_errors++;
+		COUNT(req->queue->lane, digest_errors, 1);
 		req_fail(req, NV_TRANSIENT_TRANSPORT, NULL);
 	} else if (res != 0)
 		req_fail(req, NV_DATA_TRANSFER_ERROR, NULL);
@@ -117,24 +117,29 @@ static void kv_store_begin(struct req *req)
 
 /* --- Retrieve -------------------- */
 
-static void kv_got(struct store_op *op, int res)
-{
-	struct req *req = container_of(op, struct req, op);
-	struct queue *q = req->queue;
-	uint32_t moves;
+static void kv_retrieve_look(struct req *req);
 
-	must(req->state == REQ_STORE);
-	req->buf = res == 0 ? op->buf : NULL;
-	if (q->state == QUEUE_DEAD) {
-		req_end(req);
-		queue_done(q);
-		return;
-	}
-	moves = res == 0 ? (uint32_t)bytes_min(op->value_bytes, req->kv.bytes) : 0;
-	req_share_give(req, moves);
-	if (res == 0 && moves > 0) {
-		must(req->buf != NULL && req->buf->payload_bytes >= moves);
-		counts(req)->bytes_out += moves;
+/* The value is another one by now: from the start. */
+static void kv_retrieve_again(struct req *req)
+{
+	if (req->buf != NULL)
+		store_buf_return(&req->buf);
+	req_share_give(req);
+	req->wants_buf = false;
+	req_go(req, REQ_NEW);
+	kv_retrieve_look(req);
+}
+
+/* The shard has answered: bytes to be moved, or the value has grown, or there is none. */
+static void kv_got_what(struct req *req, struct store_op *op, int res)
+{
+	uint32_t moves = res == 0 ? (uint32_t)bytes_min(op->value_bytes, req->kv.bytes) : 0;
+
+	if (res == -EBUSY || (moves > 0 && req->buf == NULL)) {
+		kv_retrieve_again(req);
+	} else if (moves > 0) {
+		must(req->buf->payload_bytes >= moves);
+		COUNT(req->queue->lane, bytes_out, moves);
 		req_push(req, req->buf->piece, req->buf->piece_count, moves);
 #ifdef KVOF_PLANT_TARGET_SHORT_LENGTH
 		req_answer(req, NV_OK, moves);
@@ -144,52 +149,87 @@ static void kv_got(struct store_op *op, int res)
 	} else {
 		kv_end(req, nv_status_from_errno(res), res == 0 ? op->value_bytes : 0);
 	}
+}
+
+static void kv_got(struct store_op *op, int res)
+{
+	struct req *req = container_of(op, struct req, op);
+	struct queue *q = req->queue;
+
+	must(req->state == REQ_STORE);
+	if (req->buf == NULL)
+		req->buf = res == 0 ? op->buf : NULL;  /* the store's */
+	if (q->state == QUEUE_DEAD)
+		req_end(req);
+	else
+		kv_got_what(req, op, res);
 	queue_done(q);
 }
 
-/* What the store will probably take: hosts offer room for the largest and fetch small values. */
-static uint32_t kv_retrieve_room(struct req *req)
-{
-	uint32_t value_bytes = 0;
-
-	if (!store_exists(kv_ns(req)->store, &req->kv.key, &value_bytes))
-		return 0;
-	return (uint32_t)bytes_min(value_bytes, req->kv.bytes);
-}
-
+/* With the buffer that was taken for it; without one where nothing is to be moved. */
 static void kv_retrieve_begin(struct req *req)
 {
 	req_go(req, REQ_STORE);
-	req->op = (struct store_op){
-		.key = req->kv.key, .want_bytes = req->kv.bytes, .done = kv_got};
-	store_get(kv_ns(req)->store, &req->op);
+	req->op = (struct store_op){.key = req->kv.key, .buf = req->buf, .done = kv_got,
+		.want_bytes = req->shared ? req->kv.bytes : 0};
+	space_get(kv_ns(req)->space, req->queue->lane->loop, &req->op);
+}
+
+static void kv_retrieve_take(struct req *req, int res, uint32_t value_bytes)
+{
+	if (res != 0 || value_bytes == 0 || req->kv.bytes == 0)
+		kv_retrieve_begin(req);
+	else if (kv_ns(req)->memory)
+		req_share_take(req, value_bytes, kv_retrieve_begin);
+	else
+		req_buf_take(req, value_bytes, kv_retrieve_begin);
+}
+
+static void kv_looked(struct store_op *op, int res)
+{
+	struct req *req = container_of(op, struct req, op);
+	struct queue *q = req->queue;
+
+	must(req->state == REQ_LOOK && (res == 0 || res == -ENOENT));
+	if (q->state == QUEUE_DEAD) {
+		req_end(req);
+	} else if (ns_seat(kv_ns(req), q->lane)->leaving) {
+		req_fail(req, NV_INVALID_NAMESPACE, NULL);
+	} else {
+		req_go(req, REQ_NEW);
+		kv_retrieve_take(req, res, op->value_bytes);
+	}
+	queue_done(q);
+}
+
+static void kv_retrieve_look(struct req *req)
+{
+	struct space *space = kv_ns(req)->space;
+	struct loop *here = req->queue->lane->loop;
+	uint32_t value_bytes = 0;
+	int res = space_exists_now(space, here, &req->kv.key, &value_bytes);
+
+	if (res != -EBUSY) {
+		kv_retrieve_take(req, res, value_bytes);
+		return;
+	}
+	req_go(req, REQ_LOOK);
+	req->op = (struct store_op){.key = req->kv.key, .done = kv_looked};
+	space_exists(space, here, &req->op);
 }
 
 /* --- List -------------------- */
 
-/* Keys from `from` on, as many as fit; returns the length of the answer. */
-static uint32_t kv_list_write(struct ns *ns, const struct kv_key *first, uint8_t *page,
-			      uint32_t bytes)
-{
+/* What a List needs while shards are asked: bounded by the share that it has taken. */
+struct kv_list {
+	struct space_list list;
+	struct req *req;
 	struct nv_kv_list_out out;
-	struct kv_key from = *first, key[64];
+	struct kv_key key[64];
 	uint32_t value_bytes[64];
-	bool again = false;                            /* from was written by the round before */
-	unsigned n;
-
-	nv_kv_list_begin(&out, page, bytes);
-	do {
-		n = store_list(ns->store, &from, key, value_bytes, ARRAY_COUNT(key));
-		must(n <= ARRAY_COUNT(key));
-		for (unsigned i = again && n > 0 && kv_key_equal(&key[0], &from); i < n; i++)
-			if (!nv_kv_list_add(&out, &key[i]))
-				return out.used_bytes;
-		if (n > 0)
-			from = key[n - 1];
-		again = true;
-	} while (n == ARRAY_COUNT(key));
-	return out.used_bytes;
-}
+	bool again;                            /* list.from was written by the round before */
+	uint8_t page[];
+};
 
 static void pieces_fill(const struct store_buf *buf, const uint8_t *from, uint32_t bytes)
 {
@@ -208,15 +248,68 @@ static uint32_t kv_list_room(const struct req *req)
 	return (uint32_t)bytes_min(req->kv.bytes, TARGET_LIST_BYTES);
 }
 
-static void kv_list_begin(struct req *req)
+static void kv_list_end(struct req *req, struct kv_list *l)
 {
-	struct target *t = req->queue->target;
-	uint32_t used = kv_list_write(kv_ns(req), &req->kv.key, t->list_page, kv_list_room(req));
+	uint32_t used = l->out.used_bytes;
 
 	must(used >= NV_KV_LIST_HEADER_BYTES && used <= req->buf->payload_bytes);
-	pieces_fill(req->buf, t->list_page, used);
+	pieces_fill(req->buf, l->page, used);
 	req_push(req, req->buf->piece, req->buf->piece_count, used);
 	req_answer(req, NV_OK, 0);
+}
+
+/* Keys that have come go into the page; true: more are wanted. */
+static bool kv_list_add(struct kv_list *l)
+{
+	unsigned n = l->list.filled;
+
+	for (unsigned i = l->again && n > 0 && kv_key_equal(&l->key[0], &l->list.from); i < n; i++)
+		if (!nv_kv_list_add(&l->out, &l->key[i]))
+			return false;
+	if (n > 0)
+		l->list.from = l->key[n - 1];
+	l->again = true;
+	return n == ARRAY_COUNT(l->key);
+}
+
+static void kv_listed(struct space_list *list)
+{
+	struct kv_list *l = container_of(list, struct kv_list, list);
+	struct req *req = l->req;
+	struct queue *q = req->queue;
+	bool dead = q->state == QUEUE_DEAD;
+
+	must(req->state == REQ_STORE && req->scratch == l);
+	if (!dead && kv_list_add(l)) {
+		space_list(kv_ns(req)->space, q->lane->loop, list);
+		return;
+	}
+	req->scratch = NULL;
+	if (dead)
+		req_end(req);
+	else
+		kv_list_end(req, l);
+	free(l);
+	queue_done(q);
+}
+
+static void kv_list_begin(struct req *req)
+{
+	uint32_t room = kv_list_room(req);
+	struct kv_list *l = calloc(1, sizeof(*l) + room);
+
+	if (l == NULL) {
+		req_fail(req, NV_INTERNAL_ERROR, NULL);
+		return;
+	}
+	req_go(req, REQ_STORE);
+	req->scratch = l;
+	l->req = req;
+	l->list = (struct space_list){.from = req->kv.key, .keys = l->key,
+		.value_bytes = l->value_bytes, .key_count = ARRAY_COUNT(l->key),
+		.done = kv_listed};
+	nv_kv_list_begin(&l->out, l->page, room);
+	space_list(kv_ns(req)->space, req->queue->lane->loop, &l->list);
 }
 
 /* --- the others -------------------- */
@@ -225,7 +318,7 @@ static void kv_deleted(struct store_op *op, int res)
 {
 	struct req *req = container_of(op, struct req, op);
 	struct queue *q = req->queue;
-	bool forgives = q->ctrl->edneks_off >> (req->ns->nsid - 1) & 1;
+	bool forgives = atomic_load(&q->ctrl->edneks_off) >> (req->ns->nsid - 1) & 1;
 
 	must(req->state == REQ_STORE);
 	kv_end(req, res == -ENOENT && forgives ? NV_OK : nv_status_from_errno(res), 0);
@@ -242,12 +335,35 @@ static void kv_flushed(struct store_op *op, int res)
 	queue_done(q);
 }
 
+static void kv_exist_answer(struct req *req, int res)
+{
+	kv_end(req, res == 0 ? NV_OK : NV_KV_KEY_NOT_FOUND, 0);
+}
+
+static void kv_existed(struct store_op *op, int res)
+{
+	struct req *req = container_of(op, struct req, op);
+	struct queue *q = req->queue;
+
+	must(req->state == REQ_STORE && (res == 0 || res == -ENOENT));
+	kv_exist_answer(req, res);
+	queue_done(q);
+}
+
 static void kv_exist(struct req *req)
 {
+	struct space *space = kv_ns(req)->space;
+	struct loop *here = req->queue->lane->loop;
 	uint32_t value_bytes = 0;
-	bool there = store_exists(kv_ns(req)->store, &req->kv.key, &value_bytes);
+	int res = space_exists_now(space, here, &req->kv.key, &value_bytes);
 
-	kv_end(req, there ? NV_OK : NV_KV_KEY_NOT_FOUND, 0);
+	if (res != -EBUSY) {
+		kv_exist_answer(req, res);
+		return;
+	}
+	req_go(req, REQ_STORE);
+	req->op = (struct store_op){.key = req->kv.key, .done = kv_existed};
+	space_exists(space, here, &req->op);
 }
 
 static void kv_execute(struct req *req)
@@ -256,31 +372,31 @@ static void kv_execute(struct req *req)
 
 	switch (req->kv.opcode) {
 	case NV_KV_STORE:
-		counts(req)->stores++;
+		COUNT(req->queue->lane, stores, 1);
 		req_buf_take(req, req->kv.bytes, kv_store_begin);
 		break;
 	case NV_KV_RETRIEVE:
-		counts(req)->retrieves++;
-		req_share_take(req, kv_retrieve_room(req), kv_retrieve_begin);
+		COUNT(req->queue->lane, retrieves, 1);
+		kv_retrieve_look(req);
 		break;
 	case NV_KV_LIST:
-		counts(req)->lists++;
+		COUNT(req->queue->lane, lists, 1);
 		req_buf_take(req, kv_list_room(req), kv_list_begin);
 		break;
 	case NV_KV_EXIST:
-		counts(req)->exists++;
+		COUNT(req->queue->lane, exists, 1);
 		kv_exist(req);
 		break;
 	case NV_KV_DELETE:
-		counts(req)->deletes++;
+		COUNT(req->queue->lane, deletes, 1);
 		req_go(req, REQ_STORE);
 		req->op = (struct store_op){.key = req->kv.key, .done = kv_deleted};
-		store_delete(ns->store, &req->op);
+		space_delete(ns->space, req->queue->lane->loop, &req->op);
 		break;
 	case NV_KV_FLUSH:
 		req_go(req, REQ_STORE);
 		req->op = (struct store_op){.done = kv_flushed};
-		store_flush(ns->store, &req->op);
+		space_flush(ns->space, req->queue->lane->loop, &req->op);
 		break;
 	}
 }
@@ -290,13 +406,12 @@ static void kv_execute(struct req *req)
 static void kv_identify(const struct ns *ns, uint8_t out[NV_IDENTIFY_BYTES])
 {
 	struct nv_id_kv_namespace *id = (struct nv_id_kv_namespace *)out;
-	struct store_stat stat;
+	const struct store_stat *stat = &ns->stat;     /* as it was asked for just now */
 
-	store_stat(ns->store, &stat);
 	/* With no drive left it keeps its size: hosts take 0 for nonsense, and could not even ask
 	 * what has failed. */
-	id->nsze = le64_of(stat.capacity_bytes > 0 ? stat.capacity_bytes : ns->capacity_bytes);
-	id->nuse = le64_of(stat.used_bytes);
+	id->nsze = le64_of(stat->capacity_bytes > 0 ? stat->capacity_bytes : ns->capacity_bytes);
+	id->nuse = le64_of(stat->used_bytes);
 	memcpy(id->nguid, ns->ids.nguid, sizeof(id->nguid));
 	memcpy(id->eui64, ns->ids.eui64, sizeof(id->eui64));
 	id->kvf[0].key_bytes_max = le16_of(KV_KEY_BYTES_MAX);

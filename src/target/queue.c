@@ -11,7 +11,8 @@
  *	DEAD        done() of what was at work           the last of it; then freed
  *
  * Invariants: those of core.h. A connection is closed by us exactly once (queue_kill). Memory of a
- * queue goes in queue_done(), which every callback calls last. The target's loop.
+ * queue goes in queue_done(), which every callback calls last. The queue's lane; who makes the move
+ * to another one says so.
  */
 #include "target/core.h"
 
@@ -30,11 +31,12 @@ static const uint8_t queue_next[QUEUE_STATES] = {
 static const uint16_t req_next[REQ_STATES] = {
 	[REQ_FREE] = 1 << REQ_NEW,
 	[REQ_NEW] = 1 << REQ_SHARE | 1 << REQ_BUF | 1 << REQ_STORE | 1 << REQ_PAGE | 1 << REQ_AER |
-		    1 << REQ_HELD | 1 << REQ_PUSH | 1 << REQ_FREE,
+		    1 << REQ_HELD | 1 << REQ_PUSH | 1 << REQ_LOOK | 1 << REQ_FREE,
+	[REQ_LOOK] = 1 << REQ_NEW | 1 << REQ_FREE,
 	[REQ_SHARE] = 1 << REQ_NEW | 1 << REQ_FREE,
 	[REQ_BUF] = 1 << REQ_NEW | 1 << REQ_PULL | 1 << REQ_STORE | 1 << REQ_PUSH | 1 << REQ_FREE,
 	[REQ_PULL] = 1 << REQ_STORE | 1 << REQ_FREE,
-	[REQ_STORE] = 1 << REQ_PUSH | 1 << REQ_FREE,
+	[REQ_STORE] = 1 << REQ_NEW | 1 << REQ_PUSH | 1 << REQ_FREE,
 	[REQ_PAGE] = 1 << REQ_PUSH | 1 << REQ_FREE,
 	[REQ_AER] = 1 << REQ_FREE,
 	[REQ_HELD] = 1 << REQ_FREE,
@@ -67,7 +69,7 @@ static void queue_timer(struct loop_timer *timer)
 
 	OBJ_CHECK(q, QUEUE_MAGIC);
 	if (q->state == QUEUE_NEW || q->state == QUEUE_CONNECTING)
-		q->target->counts.connect_late++;
+		COUNT(q->lane, connect_late, 1);
 	queue_kill(q);
 	queue_done(q);
 }
@@ -78,9 +80,9 @@ static void queue_accepted(void *listener_arg, struct wire_conn *conn)
 	struct queue *q;
 
 	OBJ_CHECK(t, TARGET_MAGIC);
-	t->counts.conns_seen++;
-	if (t->draining || t->counts.conns >= t->conns_max) {
-		t->counts.conns_over_limit += !t->draining;
+	COUNT(&t->lane[0], conns_seen, 1);
+	if (t->draining || t->conns >= t->conns_max) {
+		COUNT(&t->lane[0], conns_over_limit, !t->draining);
 		wire_close(&conn);
 		return;
 	}
@@ -91,11 +93,13 @@ static void queue_accepted(void *listener_arg, struct wire_conn *conn)
 	}
 	OBJ_INIT(q, QUEUE_MAGIC);
 	q->target = t;
+	q->lane = &t->lane[0];
 	q->conn = conn;
 	loop_timer_init(&q->timer, queue_timer);
 	loop_timer_set(t->loop, &q->timer, loop_now_ns(t->loop) + t->handshake_ns);
-	list_push_back(&t->queues, &q->link);
-	t->counts.conns++;
+	list_push_back(&q->lane->queues, &q->link);
+	t->conns++;
+	COUNT(q->lane, conns, 1);
 	wire_conn_arg_set(conn, q);
 }
 
@@ -110,7 +114,7 @@ static void req_cancel(struct req *req)
 		break;
 	case REQ_BUF:
 		/* Not waiting any more: ready() is on its way and finds the queue dead. */
-		if (store_buf_wait_cancel(req->ns->store, &req->wait))
+		if (req_buf_cancel(req))
 			req_end(req);
 		break;
 	case REQ_AER:
@@ -131,16 +135,19 @@ bool queue_idle(const struct queue *q)
 	return q->busy == parked;
 }
 
-static void queue_free(struct queue *q)
+/* What the first loop keeps of a connection goes, and the memory. */
+static void queue_gone(struct loop *here, struct msg *m)
 {
+	struct queue *q = container_of(m, struct queue, msg);
 	struct target *t = q->target;
 	struct ctrl *c = q->ctrl;
 
-	must(q->conn == NULL && q->connect_cmd == NULL && t->counts.conns > 0);
-	list_remove(&q->link);
-	t->counts.conns--;
+	must(here == t->loop && t->conns > 0);
+	t->conns--;
+	COUNT(&t->lane[0], conns, -1);
 	if (c != NULL && q->qid != 0) {
-		must(c->io_queues > 0);
+		must(c->io_queues > 0 && q->lane->queues_given > 0);
+		q->lane->queues_given--;
 		c->io_queues--;
 		if (c->io_queues == 0)
 			ctrl_idle(c);
@@ -156,25 +163,50 @@ static void queue_free(struct queue *q)
 		target_drain_soon(t);
 }
 
+static void queue_free(struct queue *q)
+{
+	must(q->conn == NULL && q->connect_cmd == NULL && q->leased_bytes == 0);
+	list_remove(&q->link);
+	if (q->seat != NULL && q->qid != 0) {
+		must(q->seat->queues > 0);
+		q->seat->queues--;
+		if (q->seat->queues == 0)
+			share_seat_leave(q->seat);
+	}
+	if (q->lane->draining)
+		lane_drain_soon(q->lane);
+	q->msg.run = queue_gone;
+	lane_send(q->lane, &q->target->lane[0], &q->msg);
+}
+
 void queue_done(struct queue *q)
 {
 	OBJ_CHECK(q, QUEUE_MAGIC);
-	if (q->state == QUEUE_LEAVING && q->target->draining && queue_idle(q))
-		target_drain_soon(q->target);
+	if (q->state == QUEUE_LEAVING && q->lane->draining && queue_idle(q))
+		lane_drain_soon(q->lane);
 	if (q->state == QUEUE_DEAD && q->busy == 0)
 		queue_free(q);
+}
+
+/* Its number is free again. First loop; its own queue_gone() comes behind. */
+static void queue_is_closed(struct loop *here, struct msg *m)
+{
+	struct queue *q = container_of(m, struct queue, closed_msg);
+
+	must(here == q->target->loop && q->ctrl->queue[q->qid] == q);
+	q->ctrl->queue[q->qid] = NULL;
 }
 
 void queue_close(struct queue *q)
 {
 	OBJ_CHECK(q, QUEUE_MAGIC);
 	must(q->state != QUEUE_DEAD && q->conn != NULL);
-	loop_timer_cancel(q->target->loop, &q->timer);
+	loop_timer_cancel(q->lane->loop, &q->timer);
 	wire_close(&q->conn);
 	queue_go(q, QUEUE_DEAD);
 	if (q->ctrl != NULL) {
-		must(q->ctrl->queue[q->qid] == q);
-		q->ctrl->queue[q->qid] = NULL;
+		q->closed_msg.run = queue_is_closed;
+		lane_send(q->lane, &q->target->lane[0], &q->closed_msg);
 	}
 	for (unsigned i = 0; q->req != NULL && i < q->entries; i++)
 		req_cancel(&q->req[i]);
@@ -200,10 +232,24 @@ static void queue_closed(void *conn_arg, int why)
 	queue_done(q);
 }
 
-/* Connect has succeeded: the queue gets its requests and its place in the controller. */
-int queue_live(struct queue *q, struct ctrl *c, const struct nv_connect *connect)
+/* The controller has one queue more. First loop. */
+static void queue_count(struct queue *q, struct ctrl *c, uint16_t qid, struct lane *to)
 {
-	must(q->state == QUEUE_CONNECTING && q->ctrl == NULL && c->queue[connect->qid] == NULL);
+	must(c->queue[qid] == NULL);
+	q->ctrl = c;
+	q->qid = qid;
+	q->seat = &c->seat[to->index];
+	c->queue[qid] = q;
+	c->queue_lane[qid] = (uint8_t)to->index;
+	c->refs++;
+	c->io_queues += qid != 0;
+	to->queues_given += qid != 0;
+}
+
+/* It gets its requests and lives here. */
+static int queue_begin(struct queue *q, const struct nv_connect *connect)
+{
+	must(q->state == QUEUE_CONNECTING && q->req == NULL);
 	q->req = calloc(connect->sq_entries, sizeof(*q->req));
 	q->cid = calloc(connect->sq_entries, sizeof(*q->cid));
 	if (q->req == NULL || q->cid == NULL ||
@@ -215,15 +261,70 @@ int queue_live(struct queue *q, struct ctrl *c, const struct nv_connect *connect
 		return -ENOMEM;
 	}
 	q->entries = connect->sq_entries;
-	q->qid = connect->qid;
 	q->no_sq_flow = connect->no_sq_flow;
-	q->ctrl = c;
-	c->queue[q->qid] = q;
-	c->refs++;
-	c->io_queues += q->qid != 0;
-	queue_go(q, QUEUE_LIVE);
-	loop_timer_cancel(q->target->loop, &q->timer);
 	return 0;
+}
+
+static void queue_seat(struct queue *q)
+{
+	struct seat *seat = q->seat;
+
+	if (q->qid != 0) {
+		if (seat->queues == 0) {
+			list_push_back(&seat->lane->seats, &seat->link);
+			seat->lane->seat_count++;
+		}
+		seat->queues++;
+	}
+	ctrl_heard(seat);
+	queue_go(q, QUEUE_LIVE);
+	loop_timer_cancel(q->lane->loop, &q->timer);
+}
+
+int queue_live(struct queue *q, struct ctrl *c, const struct nv_connect *connect)
+{
+	int rc = queue_begin(q, connect);
+
+	must(q->ctrl == NULL);
+	if (rc != 0)
+		return rc;
+	queue_count(q, c, connect->qid, q->lane);
+	queue_seat(q);
+	return 0;
+}
+
+/* On the new lane. */
+static void queue_arrive(struct loop *here, struct msg *m)
+{
+	struct queue *q = container_of(m, struct queue, msg);
+	int rc;
+
+	OBJ_CHECK(q, QUEUE_MAGIC);
+	must(here == q->lane->loop && !q->lane->draining);
+	list_push_back(&q->lane->queues, &q->link);
+	wire_join(q->conn, here);
+	rc = queue_begin(q, &q->connect);
+	queue_seat(q);
+	connect_end(q, rc == 0 ? NV_OK : NV_INTERNAL_ERROR,
+		    rc == 0 ? nv_connect_ok_dw0(q->ctrl->cntlid) : 0);
+	if (rc != 0)
+		queue_close(q);
+	queue_done(q);
+}
+
+void queue_move(struct queue *q, struct ctrl *c, const struct nv_connect *connect,
+		struct lane *to)
+{
+	must(q->state == QUEUE_CONNECTING && q->ctrl == NULL && to != q->lane && q->busy == 1);
+	loop_timer_cancel(q->lane->loop, &q->timer);
+	q->connect = *connect;
+	queue_count(q, c, connect->qid, to);
+	list_remove(&q->link);
+	wire_leave(q->conn);
+	q->lane = to;
+	q->paused = false;
+	q->msg.run = queue_arrive;
+	loop_post(to->loop, &q->msg);
 }
 
 /* --- requests -------------------- */
@@ -253,8 +354,8 @@ void req_answer(struct req *req, nv_status status, uint64_t result)
 	req->answered = true;
 	cqe = queue_cqe(q, req->cmd, status, result);
 	if (!nv_status_ok(status) && q->state != QUEUE_DEAD) {
-		q->target->counts.commands_failed++;
-		ctrl_error_note(q->ctrl, req, status);
+		COUNT(q->lane, commands_failed, 1);
+		ctrl_error_note(req, status);
 	}
 	wire_respond(req->cmd, &cqe);
 }
@@ -262,33 +363,35 @@ void req_answer(struct req *req, nv_status status, uint64_t result)
 void req_end(struct req *req)
 {
 	struct queue *q = req->queue;
-	struct ctrl *c = q->ctrl;
+	struct seat *seat = q->seat;
 
-	must(req->state != REQ_FREE && q->busy > 0 && q->target->counts.busy > 0);
+	must(req->state != REQ_FREE && q->busy > 0);
 	if (!req->answered) {
 		must(q->state == QUEUE_DEAD);
 		req_answer(req, NV_ABORTED_SQ_DELETED, 0);
 	}
+	req_share_leave(req);
 	if (list_linked(&req->link))
 		list_remove(&req->link);
 	if (req->buf != NULL)
-		store_buf_give(req->ns->store, &req->buf);
+		store_buf_return(&req->buf);
+	must(req->scratch == NULL);
 	req_go(req, REQ_FREE);
 	req->cmd = NULL;
 	q->busy--;
-	q->target->counts.busy--;
-	if (c->page_holder == req)
-		ctrl_page_give(c);
-	req_share_give(req, 0);
+	COUNT(q->lane, busy, -1);
+	if (q->qid == 0 && q->ctrl->page_holder == req)
+		ctrl_page_give(q->ctrl);
+	req_share_give(req);
 	if (req->ns != NULL)
-		subsys_ns_unbusy(req->ns);     /* may free it */
+		ns_unbusy(ns_seat(req->ns, q->lane));  /* may free it */
 	req->ns = NULL;
 	if (q->qid == 0)
 		return;
-	must(c->io_busy > 0);
-	c->io_busy--;
-	if (c->io_busy == 0)
-		ctrl_idle(c);
+	must(seat->io_busy > 0);
+	seat->io_busy--;
+	if (seat->io_busy == 0)
+		seat_quiet_look(seat);
 }
 
 void req_fail(struct req *req, nv_status status, const struct bad *bad)
@@ -308,7 +411,7 @@ bool req_recall(struct req *req, nv_status status)
 	case REQ_HELD:
 		break;
 	case REQ_BUF:
-		if (store_buf_wait_cancel(req->ns->store, &req->wait))
+		if (req_buf_cancel(req))
 			break;
 		return false;
 	default:                                       /* what wire or store have ends by itself */
@@ -337,6 +440,8 @@ static void req_pushed(struct wire_cmd *cmd, int res)
 	struct queue *q = req->queue;
 
 	must(req->state == REQ_PUSH && req->answered);
+	if (res == 0)
+		req_moved(req);
 	req_end(req);
 	queue_done(q);
 }
@@ -364,23 +469,27 @@ static bool queue_cid_taken(const struct queue *q, uint16_t slot, uint16_t cid)
 static void io_command(struct req *req)
 {
 	const struct nv_sqe *sqe = &req->cmd->sqe;
+	struct lane *lane = req->queue->lane;
 	struct ctrl *c = req->queue->ctrl;
+	uint32_t on = atomic_load_explicit(&c->io_on, memory_order_acquire);
+	uint32_t nsid = le32_get(sqe->nsid);
 	struct bad bad = {0};
 	nv_status status;
 
-	must(req->queue->qid != 0 && c->io_busy > 0);
-	if (c->state != CTRL_READY) {
+	must(req->queue->qid != 0 && req->queue->seat->io_busy > 0);
+	if ((on & IO_READY) == 0) {
 		req_fail(req, NV_SEQUENCE_ERROR, NULL);
 		return;
 	}
-	req->ns = subsys_ns(c->subsys, le32_get(sqe->nsid));
+	if (nsid >= 1 && nsid <= TARGET_NAMESPACES)
+		req->ns = c->subsys->view[lane->index].ns[nsid - 1];
 	if (req->ns == NULL) {
 		req_fail(req, NV_INVALID_NAMESPACE,
 			 &(struct bad){offsetof(struct nv_sqe, nsid), "no such namespace"});
 		return;
 	}
-	req->ns->busy++;
-	if (req->ns->ops->csi != NV_CSI_NVM && (c->cc & NV_CC_CSS) != NV_CC_CSS_IOCS) {
+	ns_seat(req->ns, lane)->busy++;
+	if (req->ns->ops->csi != NV_CSI_NVM && (on & IO_SETS) == 0) {
 		req_fail(req, NV_IOCS_NOT_ENABLED, NULL);
 		return;
 	}
@@ -399,7 +508,7 @@ static void req_run(struct req *req)
 
 	must(req->state == REQ_NEW && q->state == QUEUE_LIVE);
 	if (queue_cid_taken(q, req->cmd->slot, cid)) {
-		q->target->counts.duplicate_cids++;
+		COUNT(q->lane, duplicate_cids, 1);
 		req_fail(req, NV_CID_CONFLICT,
 			 &(struct bad){offsetof(struct nv_sqe, cid), "CID is in use"});
 		return;
@@ -423,7 +532,7 @@ static void queue_command(void *conn_arg, struct wire_cmd *cmd)
 
 	OBJ_CHECK(q, QUEUE_MAGIC);
 	must(q->state != QUEUE_DEAD);
-	q->target->counts.commands++;
+	COUNT(q->lane, commands, 1);
 	if (q->state == QUEUE_NEW || q->state == QUEUE_CONNECTING) {
 		fabrics_first(q, cmd);
 		queue_done(q);
@@ -437,12 +546,12 @@ static void queue_command(void *conn_arg, struct wire_cmd *cmd)
 	cmd->owner = req;
 	req_go(req, REQ_NEW);
 	q->busy++;
-	q->target->counts.busy++;
-	q->ctrl->io_busy += q->qid != 0;
+	COUNT(q->lane, busy, 1);
+	q->seat->io_busy += q->qid != 0;
 #ifdef KVOF_PLANT_TARGET_TRAFFIC_UNHEARD
 	if (cmd->sqe.opcode == NV_ADMIN_KEEP_ALIVE)
 #endif
-		ctrl_heard(q->ctrl);
+		ctrl_heard(q->seat);
 	if (q->state == QUEUE_LEAVING)
 		req_go(req, REQ_HELD);
 	else

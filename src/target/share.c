@@ -1,89 +1,209 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fair use of a namespace's buffers. A buffer that waits for a host's data (R2T) is the one thing
- * that a host can hold without doing anything, so:
+ * Fair use of a lane's buffers. What a host can hold without doing anything is a buffer that waits
+ * for it: for data that it promised (R2T), or for it to take what it asked for. So a request asks
+ * here before it takes one:
  *
- *  - a controller holds at most pool / (controllers + 1), but always one request whatever its size;
- *  - one that has not yet sent what it promised ("unproven") holds one such buffer at a time, and
- *    all unproven controllers together half of the pool;
- *  - data that came in the capsule is here already and waits for nothing but the store's own queue.
+ *	its seat      a controller holds at most pool / (controllers with queues here + 1) on a
+ *	              lane, but always one request whatever its size
+ *	unproven      who has not yet moved what it asked for, or has stopped moving, holds one at a
+ *	              time, and all such together half of the pool
+ *	the pool      the last RESERVE_PART of it is for those who hold nothing
+ *	small         of those who hold nothing, a request of at most SMALL_PART of the pool needs
+ *	              nothing but room
  *
- * So hosts that ask for buffers and move nothing leave half of the pool to those that work, until
- * the wire's stall timer closes them. Not a limit on buffers by count: a host with small values
- * would be held back for nothing.
+ * When there is room again, the one who holds least is served first, and nobody passes it: a large
+ * value does not starve behind small ones. Requests of one controller keep their order. Data that
+ * came in its capsule is here already and waits for nothing but the store: it does not ask.
  *
- * Order: first come, first served among the requests of one controller. The target's loop.
+ * Pressure: while a request waits, the connections that hold buffers and wait for their hosts are
+ * looked at every PRESSURE_LOOK_NS. One on which no byte has moved between two looks is not proven
+ * any more; one on which none moves for a tenth of the stall time is closed. So who is alone may be
+ * slow for the whole stall time, and who keeps others waiting may not.
+ *
+ * The request's lane.
  */
 #include "target/core.h"
 
-static bool share_has_room(const struct req *req)
-{
-	const struct ctrl *c = req->queue->ctrl;
-	const struct ns *ns = req->ns;
+#include "base/log.h"
 
-	if (req->pulls && !c->proven)
-		return c->pulling == 0 &&
-		       (ns->unproven_bytes == 0 ||
-			ns->unproven_bytes + req->share_bytes <= ns->buffer_bytes / 2);
-	return c->leased_bytes == 0 ||
-	       c->leased_bytes + req->share_bytes <= subsys_share_bytes(c->subsys, ns);
+#define RESERVE_PART 8
+#define SMALL_PART 64
+#define PRESSURE_LOOK_NS (100 * NS_PER_MS)
+#define PRESSURE_STALL_PART 10
+
+enum room { ROOM, ROOM_NOT_MINE, ROOM_NONE };
+
+static void pressure_timer(struct loop_timer *timer);
+
+void share_lane_open(struct lane *lane)
+{
+	list_init(&lane->seats);
+	list_init(&lane->waiters);
+	loop_timer_init(&lane->pressure, pressure_timer);
+	if (lane->pool != NULL)
+		lane->pool_bytes = store_pool_bytes(lane->pool);
+}
+
+void share_lane_close(struct lane *lane)
+{
+	must(lane->seat_count == 0 && lane->leased_bytes == 0 && lane->unproven_bytes == 0);
+	must(list_empty(&lane->waiters) && lane->buf_waits == 0);
+	loop_timer_cancel(lane->loop, &lane->pressure);
+}
+
+void share_seat_leave(struct seat *seat)
+{
+	must(seat->lane->seat_count > 0 && list_empty(&seat->share_wait));
+	seat->lane->seat_count--;
+	list_remove(&seat->link);
+}
+
+/* Does it wait for the host once it has its buffer? */
+static bool waits_for_host(const struct req *req)
+{
+	return req->pulls || req->kv.dir == NV_DATA_TO_HOST;
+}
+
+static enum room room_for(const struct req *req)
+{
+	const struct seat *seat = req->queue->seat;
+	const struct lane *lane = seat->lane;
+	uint64_t pool = lane->pool_bytes, bytes = req->share_bytes;
+	bool none = seat->leased_bytes == 0;
+	uint64_t reserve = none ? 0 : pool / RESERVE_PART;
+
+	if (none && bytes <= pool / SMALL_PART)
+		return lane->leased_bytes + bytes <= pool ? ROOM : ROOM_NONE;
+	if (!none && seat->leased_bytes + bytes > pool / (lane->seat_count + 1))
+		return ROOM_NOT_MINE;
+	if (waits_for_host(req) && !seat->proven &&
+	    (seat->moving > 0 ||
+	     (lane->unproven_bytes > 0 && lane->unproven_bytes + bytes > pool / 2)))
+		return ROOM_NOT_MINE;
+	if (lane->leased_bytes > 0 && lane->leased_bytes + bytes + reserve > pool)
+		return ROOM_NONE;
+	return ROOM;
+}
+
+static void pressure_on(struct lane *lane)
+{
+	if (!loop_timer_is_set(&lane->pressure))
+		loop_timer_set(lane->loop, &lane->pressure,
+			       loop_now_ns(lane->loop) + PRESSURE_LOOK_NS);
+}
+
+static void buf_wait(struct req *req)
+{
+	struct lane *lane = req->queue->lane;
+
+	req_go(req, REQ_BUF);
+	lane->buf_waits++;
+	store_pool_take(lane->pool, &req->wait);
+	pressure_on(lane);
+}
+
+static void unproven_begin(struct req *req)
+{
+	must(!req->unproven && req->shared);
+	req->unproven = true;
+	req->queue->lane->unproven_bytes += req->share_bytes;
 }
 
 static void share_admit(struct req *req)
 {
-	struct ctrl *c = req->queue->ctrl;
+	struct seat *seat = req->queue->seat;
 
 	must(!req->shared && req->state == REQ_NEW && !list_linked(&req->link));
 	req->shared = true;
-	c->leased_bytes += req->share_bytes;
-	c->pulling += req->pulls;
-	if (req->pulls && !c->proven) {
-		req->unproven = true;
-		req->ns->unproven_bytes += req->share_bytes;
-	}
-	if (req->wants_buf) {
-		req_go(req, REQ_BUF);
-		store_buf_take(req->ns->store, &req->wait);
-	} else {
+	seat->leased_bytes += req->share_bytes;
+	seat->lane->leased_bytes += req->share_bytes;
+	req->queue->leased_bytes += req->share_bytes;
+	req->moves = waits_for_host(req);
+	seat->moving += req->moves;
+	if (req->moves && !seat->proven)
+		unproven_begin(req);
+	if (req->wants_buf)
+		buf_wait(req);
+	else
 		req->ready(req);
-	}
 }
 
-/* Admits those of a controller's waiting requests that fit now. */
-static void share_wake(struct ctrl *c)
+/* The first that waits and whose queue is not being closed (its req_cancel() is on its way). */
+static struct req *seat_first(struct seat *seat)
 {
-	LIST_FOR_EACH_SAFE(link, &c->share_wait) {
-		struct req *next = container_of(link, struct req, link);
+	LIST_FOR_EACH(link, &seat->share_wait) {
+		struct req *req = container_of(link, struct req, link);
 
-		if (next->queue->state == QUEUE_DEAD)
-			continue;                      /* its req_cancel() is on its way */
-		if (!share_has_room(next))
-			return;
-		list_remove(&next->link);
-		req_go(next, REQ_NEW);
-		share_admit(next);
+		if (req->queue->state != QUEUE_DEAD)
+			return req;
 	}
+	return NULL;
 }
 
-static void share_wake_all(struct subsys *s)
+/* Of those whose turn it may be, the one whose controller holds least. NULL: nobody, or there is no
+ * room for that one. */
+static struct req *share_next(struct lane *lane)
 {
-	LIST_FOR_EACH(link, &s->ctrls)
-		share_wake(container_of(link, struct ctrl, link));
+	struct req *best = NULL;
+
+	LIST_FOR_EACH(link, &lane->waiters) {
+		struct req *req = seat_first(container_of(link, struct seat, wait_link));
+
+		if (req == NULL || room_for(req) == ROOM_NOT_MINE)
+			continue;
+		if (best == NULL ||
+		    req->queue->seat->leased_bytes < best->queue->seat->leased_bytes)
+			best = req;
+	}
+	return best != NULL && room_for(best) == ROOM ? best : NULL;
+}
+
+static void share_unlink(struct req *req)
+{
+	struct seat *seat = req->queue->seat;
+
+	list_remove(&req->link);
+	if (list_empty(&seat->share_wait))
+		list_remove(&seat->wait_link);
+}
+
+static void share_pump(struct lane *lane)
+{
+	struct req *req;
+
+	while (!list_empty(&lane->waiters) && (req = share_next(lane)) != NULL) {
+		share_unlink(req);
+		req_go(req, REQ_NEW);
+		share_admit(req);
+	}
 }
 
 void req_share_take(struct req *req, uint32_t bytes, void (*ready)(struct req *req))
 {
-	struct ctrl *c = req->queue->ctrl;
+	struct seat *seat = req->queue->seat;
 
 	must(!req->shared && req->state == REQ_NEW);
-	req->share_bytes = bytes;
+	/* what it takes of the pool: whole blocks, and the record's header */
+	req->share_bytes = (uint32_t)bytes_round_up((uint64_t)bytes + 512, 4096);
 	req->ready = ready;
-	if (list_empty(&c->share_wait) && share_has_room(req)) {
+	if (list_empty(&seat->share_wait) && list_empty(&seat->lane->waiters) &&
+	    room_for(req) == ROOM) {
 		share_admit(req);
 		return;
 	}
 	req_go(req, REQ_SHARE);
-	list_push_back(&c->share_wait, &req->link);
+	if (list_empty(&seat->share_wait))
+		list_push_back(&seat->lane->waiters, &seat->wait_link);
+	list_push_back(&seat->share_wait, &req->link);
+	pressure_on(seat->lane);
+	share_pump(seat->lane);
+}
+
+void req_share_leave(struct req *req)
+{
+	if (req->state == REQ_SHARE && list_linked(&req->link))
+		share_unlink(req);
 }
 
 static void req_buf_ready(struct store_buf_wait *wait, struct store_buf *buf)
@@ -91,83 +211,147 @@ static void req_buf_ready(struct store_buf_wait *wait, struct store_buf *buf)
 	struct req *req = container_of(wait, struct req, wait);
 	struct queue *q = req->queue;
 
-	must(req->state == REQ_BUF && req->buf == NULL);
+	must(req->state == REQ_BUF && req->buf == NULL && q->lane->buf_waits > 0);
+	q->lane->buf_waits--;
 	req->buf = buf;
 	if (q->state == QUEUE_DEAD)
 		req_end(req);
-	else if (req->ns->leaving)
+	else if (ns_seat(req->ns, q->lane)->leaving)
 		req_fail(req, NV_INVALID_NAMESPACE, NULL);
 	else
 		req->ready(req);
 	queue_done(q);
 }
 
-void req_buf_take(struct req *req, uint32_t bytes, void (*ready)(struct req *req))
+static void buf_take(struct req *req, uint32_t bytes, bool plain, void (*ready)(struct req *req))
 {
-	must(req->buf == NULL && bytes <= req->ns->value_bytes_max);
+	must(req->buf == NULL && req->queue->lane->pool != NULL);
 	req->wants_buf = true;
-	req->wait = (struct store_buf_wait){.payload_bytes = bytes, .ready = req_buf_ready};
+	req->wait = (struct store_buf_wait){
+		.payload_bytes = bytes, .plain = plain, .ready = req_buf_ready};
 	req->pulls = req->kv.dir == NV_DATA_TO_CONTROLLER && req->cmd->inline_bytes == 0;
-	if (req->kv.dir == NV_DATA_TO_HOST || req->pulls) {
+	if (waits_for_host(req)) {
 		req_share_take(req, bytes, ready);
 		return;
 	}
 	req->ready = ready;
-	req_go(req, REQ_BUF);
-	store_buf_take(req->ns->store, &req->wait);
+	buf_wait(req);
 }
 
-static bool unproven_end(struct req *req)
+void req_buf_take(struct req *req, uint32_t bytes, void (*ready)(struct req *req))
 {
-	if (!req->unproven)
+	buf_take(req, bytes, false, ready);
+}
+
+void req_buf_take_plain(struct req *req, uint32_t bytes, void (*ready)(struct req *req))
+{
+	buf_take(req, bytes, true, ready);
+}
+
+bool req_buf_cancel(struct req *req)
+{
+	struct lane *lane = req->queue->lane;
+
+	must(req->state == REQ_BUF);
+	if (!store_pool_cancel(lane->pool, &req->wait))
 		return false;
-	must(req->ns->unproven_bytes >= req->share_bytes);
-	req->ns->unproven_bytes -= req->share_bytes;
-	req->unproven = false;
+	must(lane->buf_waits > 0);
+	lane->buf_waits--;
 	return true;
 }
 
-static void pulling_end(struct req *req)
+static void moves_end(struct req *req)
 {
-	struct ctrl *c = req->queue->ctrl;
+	struct seat *seat = req->queue->seat;
 
-	if (!req->pulls)
-		return;
-	must(c->pulling > 0);
-	c->pulling--;
-	req->pulls = false;
-}
-
-void req_pull_came(struct req *req)
-{
-	struct ctrl *c = req->queue->ctrl;
-
-	if (!req->shared || !req->pulls)
-		return;
-	c->proven = true;
-	pulling_end(req);
-	if (unproven_end(req))
-		share_wake_all(c->subsys);
-	else
-		share_wake(c);
-}
-
-void req_share_give(struct req *req, uint32_t keep_bytes)
-{
-	struct ctrl *c = req->queue->ctrl;
-	bool all = false;
-
-	if (!req->shared || (keep_bytes > 0 && keep_bytes >= req->share_bytes))
-		return;
-	if (keep_bytes == 0) {
-		pulling_end(req);
-		all = unproven_end(req);
-		req->shared = false;
+	if (req->unproven) {
+		must(seat->lane->unproven_bytes >= req->share_bytes);
+		seat->lane->unproven_bytes -= req->share_bytes;
+		req->unproven = false;
 	}
-	must(c->leased_bytes >= req->share_bytes - keep_bytes);
-	c->leased_bytes -= req->share_bytes - keep_bytes;
-	req->share_bytes = keep_bytes;
-	if (all)
-		share_wake_all(c->subsys);
-	share_wake(c);
+	if (req->moves) {
+		must(seat->moving > 0);
+		seat->moving--;
+		req->moves = false;
+	}
+}
+
+void req_moved(struct req *req)
+{
+	if (!req->shared || !req->moves)
+		return;
+	req->queue->seat->proven = true;
+	moves_end(req);
+	share_pump(req->queue->lane);
+}
+
+void req_share_give(struct req *req)
+{
+	struct seat *seat = req->queue->seat;
+	struct lane *lane = req->queue->lane;
+
+	if (!req->shared)
+		return;
+	moves_end(req);
+	req->shared = false;
+	must(seat->leased_bytes >= req->share_bytes && lane->leased_bytes >= req->share_bytes);
+	must(req->queue->leased_bytes >= req->share_bytes);
+	seat->leased_bytes -= req->share_bytes;
+	lane->leased_bytes -= req->share_bytes;
+	req->queue->leased_bytes -= req->share_bytes;
+	share_pump(lane);
+}
+
+/* --- pressure -------------------- */
+
+/* Nothing has moved on it lately: what it holds counts among the unproven. */
+static void queue_disprove(struct queue *q)
+{
+	q->seat->proven = false;
+	for (unsigned i = 0; i < q->entries; i++) {
+		struct req *req = &q->req[i];
+
+		if (req->state != REQ_FREE && req->shared && req->moves && !req->unproven)
+			unproven_begin(req);
+	}
+}
+
+/* True: it holds buffers, it is its host's turn, and the host has had its time. */
+static bool queue_pressed(struct queue *q, uint64_t now_ns)
+{
+	uint64_t moved = wire_moved_bytes(q->conn);
+
+	if (!wire_waits_for_peer(q->conn) || moved != q->moved_bytes || q->moved_ns == 0) {
+		q->moved_bytes = moved;
+		q->moved_ns = now_ns;
+		return false;
+	}
+	queue_disprove(q);
+	return now_ns - q->moved_ns >= q->target->stall_ns / PRESSURE_STALL_PART;
+}
+
+static void pressure_timer(struct loop_timer *timer)
+{
+	struct lane *lane = container_of(timer, struct lane, pressure);
+	uint64_t now_ns = loop_now_ns(lane->loop);
+	bool over = list_empty(&lane->waiters) && lane->buf_waits == 0;
+
+	if (!over)
+		pressure_on(lane);
+	LIST_FOR_EACH_SAFE(link, &lane->queues) {
+		struct queue *q = container_of(link, struct queue, link);
+
+		if (over || q->state == QUEUE_DEAD || q->leased_bytes == 0) {
+			q->moved_ns = 0;               /* the next time begins anew */
+			continue;
+		}
+		if (!queue_pressed(q, now_ns))
+			continue;
+		log_warn("controller %u queue %u: host %s moves no byte while others wait for the "
+			 "%llu bytes it holds: closed", q->ctrl->cntlid, q->qid, q->ctrl->hostnqn,
+			 (unsigned long long)q->leased_bytes);
+		COUNT(lane, pressed, 1);
+		queue_kill(q);
+		queue_done(q);
+	}
 }

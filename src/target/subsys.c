@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Subsystems: names, who may connect, namespaces and their identifiers; they come and go while the
- * array serves. The target's loop.
+ * array serves. The first loop.
  *
- * A namespace that is removed leaves its subsystem's table at once, so that no new command finds
- * it; its memory goes when the last request that names it has ended. What waits for its turn or a
- * buffer is answered 00h/0Bh now, a Store whose data still comes when it has come; a host that has
- * not moved its data after TARGET_LEAVE_NS loses its connection.
+ * A namespace that comes is announced when every lane knows it. One that is removed leaves its
+ * subsystem's table at once and those of the lanes when they hear of it, so that no new command
+ * finds it; its memory goes when the last request that names it has ended. What waits for its turn
+ * or a buffer is answered 00h/0Bh now, a Store whose data still comes when it has come; a host that
+ * has not moved its data after TARGET_LEAVE_NS loses its connection (lane.c).
  *
  * Identifiers of a namespace (NGUID, EUI64, UUID) and the serial number are digests of the store's
  * uuid and the nsid: two arrays never share one (Linux drops a namespace whose identifier it has
@@ -21,9 +22,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 
-#define LEAVE_LOOK_NS (50 * NS_PER_MS)
-
-static void ns_leave_timer(struct loop_timer *timer);
+static void ns_last_step(struct loop_timer *timer);
 
 static void digest_of(const char *what, const uint8_t uuid[16], uint32_t nsid, uint8_t out[32])
 {
@@ -64,45 +63,82 @@ static uint64_t transfer_of(uint32_t value_bytes_max)
 	return bytes;
 }
 
-static int ns_make(struct subsys *s, const struct target_ns_opts *opts, char why[256])
+static void serial_set(struct subsys *s, const uint8_t uuid[16])
 {
-	struct store_stat stat;
+	uint8_t digest[32];
+
+	digest_of("kvof serial", uuid, 0, digest);
+	for (unsigned i = 0; i < 10; i++)
+		snprintf(s->serial + 2 * i, 3, "%02x", digest[i]);
+}
+
+/* The space, or one over the store that was given. */
+static int ns_space(struct ns *ns, struct target *t, const struct target_ns_opts *opts)
+{
+	struct space_shard shard = {t->loop, opts->store};
+	int rc = 0;
+
+	if (opts->store != NULL) {
+		rc = space_open(&shard, 1, &ns->own_space);
+		if (t->lane[0].pool == NULL)
+			t->lane[0].pool = store_pool_of(opts->store);
+		t->lane[0].pool_bytes = store_pool_bytes(t->lane[0].pool);
+	}
+	ns->space = opts->store != NULL ? ns->own_space : opts->space;
+	return rc;
+}
+
+/* What its statistics say that does not change. */
+static void ns_learn(struct ns *ns)
+{
+	struct subsys *s = ns->subsys;
+
+	must(ns->stat.value_bytes_max > 0);
+	ns->value_bytes_max = ns->stat.value_bytes_max;
+	ns->transfer_bytes_max = transfer_of(ns->stat.value_bytes_max);
+	ns->capacity_bytes = ns->stat.capacity_bytes;
+	ns->ids = ids_of(ns->stat.uuid, ns->nsid, NV_CSI_KV);
+	if (s->serial[0] == '\0')
+		serial_set(s, ns->stat.uuid);
+}
+
+static void ns_free(struct ns *ns)
+{
+	if (ns->own_space != NULL)
+		space_close(&ns->own_space);
+	free(ns);
+}
+
+/* Nobody knows it yet but its subsystem's table. */
+static int ns_make(struct subsys *s, const struct target_ns_opts *opts, char why[256],
+		   struct ns **out)
+{
+	unsigned lanes = s->target->lane_count;
 	struct ns *ns;
 
-	if (opts->nsid < 1 || opts->nsid > TARGET_NAMESPACES || opts->store == NULL ||
-	    s->ns[opts->nsid - 1] != NULL) {
+	if (opts->nsid < 1 || opts->nsid > TARGET_NAMESPACES || s->ns[opts->nsid - 1] != NULL ||
+	    (opts->store != NULL) + (opts->space != NULL) + (opts->volume != NULL) != 1) {
 		snprintf(why, 256, "namespace %u of %.150s: number is not free or not 1 to %u",
 			 opts->nsid, s->nqn, (unsigned)TARGET_NAMESPACES);
 		return -EINVAL;
 	}
-	ns = calloc(1, sizeof(*ns));
+	if (opts->volume != NULL) {
+		snprintf(why, 256, "namespace %u of %.150s: block namespaces are not in this "
+			 "version", opts->nsid, s->nqn);
+		return -EINVAL;
+	}
+	ns = calloc(1, sizeof(*ns) + lanes * sizeof(ns->seat[0]));
 	if (ns == NULL)
 		return -ENOMEM;
-	store_stat(opts->store, &stat);
-	must(stat.value_bytes_max > 0);
-	*ns = (struct ns){
-		.ops = &ns_kv_ops,
-		.subsys = s,
-		.nsid = opts->nsid,
-		.store = opts->store,
-		.buffer_bytes = opts->buffer_bytes,
-		.value_bytes_max = stat.value_bytes_max,
-		.transfer_bytes_max = transfer_of(stat.value_bytes_max),
-		.memory = opts->memory,
-		.capacity_bytes = stat.capacity_bytes,
-		.evicts = opts->evicts,
-		.durable = opts->durable,
-		.ids = ids_of(stat.uuid, opts->nsid, NV_CSI_KV),
-	};
-	loop_timer_init(&ns->leave, ns_leave_timer);
-	s->ns[opts->nsid - 1] = ns;
-	if (s->serial[0] == '\0') {
-		uint8_t digest[32];
-
-		digest_of("kvof serial", stat.uuid, 0, digest);
-		for (unsigned i = 0; i < 10; i++)
-			snprintf(s->serial + 2 * i, 3, "%02x", digest[i]);
+	*ns = (struct ns){.ops = &ns_kv_ops, .subsys = s, .nsid = opts->nsid,
+		.memory = opts->memory, .evicts = opts->evicts, .durable = opts->durable};
+	if (ns_space(ns, s->target, opts) != 0) {
+		free(ns);
+		return -ENOMEM;
 	}
+	loop_timer_init(&ns->leave, ns_last_step);
+	s->ns[opts->nsid - 1] = ns;
+	*out = ns;
 	return 0;
 }
 
@@ -112,8 +148,8 @@ static void subsys_free(struct subsys *s)
 {
 	must(s->refs == 0 && s->ctrl_count == 0);
 	for (unsigned i = 0; i < TARGET_NAMESPACES; i++) {
-		must(s->ns[i] == NULL || s->ns[i]->busy == 0);
-		free(s->ns[i]);
+		if (s->ns[i] != NULL)
+			ns_free(s->ns[i]);
 	}
 	free(s);
 }
@@ -161,7 +197,7 @@ static int subsys_check(struct target *t, const struct target_subsys_opts *opts,
 
 static struct subsys *subsys_new(struct target *t)
 {
-	struct subsys *s = calloc(1, sizeof(*s));
+	struct subsys *s = calloc(1, sizeof(*s) + t->lane_count * sizeof(s->view[0]));
 
 	if (s == NULL)
 		return NULL;
@@ -193,8 +229,19 @@ int subsys_make(struct target *t, const struct target_subsys_opts *opts, char wh
 	for (unsigned i = 0; i < opts->host_count; i++)
 		memcpy(s->host[i], opts->host[i], strlen(opts->host[i]) + 1);
 	s->host_count = opts->host_count;
-	for (unsigned i = 0; rc == 0 && i < opts->ns_count; i++)
-		rc = ns_make(s, &opts->ns[i], why);
+	if (memcmp(opts->uuid, (const uint8_t[16]){0}, sizeof(opts->uuid)) != 0)
+		serial_set(s, opts->uuid);
+	for (unsigned i = 0; rc == 0 && i < opts->ns_count; i++) {
+		struct ns *ns;
+
+		rc = ns_make(s, &opts->ns[i], why, &ns);
+		if (rc != 0)
+			break;
+		space_stat_still(ns->space, &ns->stat);
+		ns_learn(ns);
+		ns->announced = true;
+		ns_publish(ns);
+	}
 	if (rc != 0) {
 		subsys_free(s);
 		return rc;
@@ -271,106 +318,149 @@ static void ns_changed(struct subsys *s, uint32_t nsid)
 		struct ctrl *c = container_of(link, struct ctrl, link);
 
 		c->changed |= UINT64_C(1) << (nsid - 1);
-		c->edneks_off &= ~(UINT64_C(1) << (nsid - 1));
+		atomic_fetch_and(&c->edneks_off, ~(UINT64_C(1) << (nsid - 1)));
 		event_come(c, EVENT_NAMESPACE);
 	}
 }
 
+/* Its last request on any lane has ended. */
+static void ns_last_step(struct loop_timer *timer)
+{
+	struct ns *ns = container_of(timer, struct ns, leave);
+	struct target *t = ns->subsys->target;
+	void (*left)(void *arg) = ns->left;
+	void *arg = ns->left_arg;
+
+	must(ns->removed && ns->loops_left == 0 && t->leaving > 0);
+	t->leaving--;
+	subsys_put(ns->subsys);
+	ns_free(ns);
+	left(arg);
+}
+
+void ns_all_told(struct ns *ns)
+{
+	struct target *t = ns->subsys->target;
+	void (*done)(void *arg) = ns->added;
+
+	if (ns->seat[0].leaving) {
+		loop_timer_set(t->loop, &ns->leave, 0);        /* nobody is in between */
+		return;
+	}
+	ns->added = NULL;
+	if (!ns->announced && !ns->removed)
+		ns_changed(ns->subsys, ns->nsid);
+	ns->announced = true;
+	if (ns->removed)
+		ns_retire(ns);
+	if (done != NULL)
+		done(ns->added_arg);
+}
+
+static void ns_stat_came(struct space_stat *stat)
+{
+	struct ns *ns = container_of(stat, struct ns, asked);
+
+	must(ns->subsys->target->telling > 0);
+	ns->subsys->target->telling--;
+	ns->stat = stat->stat;
+	ns_learn(ns);
+	ns_publish(ns);
+}
+
 int target_ns_add(struct target *t, const char *nqn, const struct target_ns_opts *opts,
-		  char why[256])
+		  char why[256], void (*done)(void *arg), void *arg)
 {
 	struct subsys *s = subsys_find(t, nqn);
+	struct ns *ns;
 	int rc;
 
 	OBJ_CHECK(t, TARGET_MAGIC);
 	must(!t->draining);
 	if (s == NULL || s->discovery)
 		return -ENOENT;
-	rc = ns_make(s, opts, why);
-	if (rc == 0)
-		ns_changed(s, opts->nsid);
-	return rc;
-}
-
-/* Ends those requests of a queue that wait for us; `late`: true if one waits for its host. */
-static bool queue_ns_leave(struct queue *q, struct ns *ns)
-{
-	bool waits = false;
-
-	for (unsigned i = 0; q->req != NULL && i < q->entries; i++) {
-		struct req *req = &q->req[i];
-
-		if (req->state == REQ_FREE || req->ns != ns)
-			continue;
-		waits |= req->state == REQ_PULL || req->state == REQ_PUSH;
-		(void)req_recall(req, NV_INVALID_NAMESPACE);
-	}
-	return waits;
-}
-
-/* Those that still wait for their host have had their time: their connections are closed. */
-static void ns_leave_timer(struct loop_timer *timer)
-{
-	struct ns *ns = container_of(timer, struct ns, leave);
-	struct target *t = ns->subsys->target;
-
-	must(ns->leaving);
-	if (ns->busy == 0) {
-		void (*left)(void *arg) = ns->left;
-		void *arg = ns->left_arg;
-
-		must(t->leaving > 0);
-		t->leaving--;
-		subsys_put(ns->subsys);
-		free(ns);
-		left(arg);
-		return;
-	}
-	loop_timer_set(t->loop, timer, loop_now_ns(t->loop) + LEAVE_LOOK_NS);
-	LIST_FOR_EACH_SAFE(link, &t->queues) {
-		struct queue *q = container_of(link, struct queue, link);
-
-		if (q->state == QUEUE_DEAD || q->qid == 0 || !queue_ns_leave(q, ns))
-			continue;
-		queue_close(q);
-		queue_done(q);
-	}
-}
-
-void subsys_ns_unbusy(struct ns *ns)
-{
-	must(ns->busy > 0);
-	ns->busy--;
-	if (ns->leaving && ns->busy == 0)              /* on a turn of its own, nobody in between */
-		loop_timer_set(ns->subsys->target->loop, &ns->leave, 0);
+	rc = ns_make(s, opts, why, &ns);
+	if (rc != 0)
+		return rc;
+	ns->added = done;
+	ns->added_arg = arg;
+	t->telling++;
+	ns->asked.done = ns_stat_came;
+	space_stat(ns->space, t->loop, &ns->asked);
+	return 0;
 }
 
 int target_ns_remove(struct target *t, const char *nqn, uint32_t nsid, void (*left)(void *arg),
 		     void *arg)
 {
 	struct subsys *s = subsys_find(t, nqn);
-	struct ns *ns = s != NULL ? subsys_ns(s, nsid) : NULL;
+	struct ns *ns = s != NULL && nsid >= 1 && nsid <= TARGET_NAMESPACES ?
+			s->ns[nsid - 1] : NULL;
 
 	OBJ_CHECK(t, TARGET_MAGIC);
 	must(left != NULL);
 	if (ns == NULL)
 		return -ENOENT;
 	s->ns[nsid - 1] = NULL;
-	ns->leaving = true;
+	ns->removed = true;
 	s->refs++;
 	t->leaving++;
 	ns->left = left;
 	ns->left_arg = arg;
-	loop_timer_set(t->loop, &ns->leave,
-		       ns->busy > 0 ? loop_now_ns(t->loop) + TARGET_LEAVE_NS : 0);
-	LIST_FOR_EACH_SAFE(link, &t->queues) {
-		struct queue *q = container_of(link, struct queue, link);
-
-		if (q->state != QUEUE_DEAD)
-			(void)queue_ns_leave(q, ns);
-	}
+	if (ns->announced)                             /* else when all have learnt that it came */
+		ns_retire(ns);
 	ns_changed(s, nsid);
 	return 0;
+}
+
+/* --- statistics -------------------- */
+
+/* One namespace after another; false: all are there. */
+static bool stats_more(struct req *req)
+{
+	struct subsys *s = req->queue->ctrl->subsys;
+
+	while (req->asked_next < TARGET_NAMESPACES) {
+		struct ns *ns = s->ns[req->asked_next++];
+
+		if (ns == NULL || !ns->announced || ns->seat[0].leaving)
+			continue;
+		req->asked_ns = ns;
+		ns->seat[0].busy++;
+		space_stat(ns->space, s->target->loop, &req->asked);
+		return true;
+	}
+	return false;
+}
+
+static void stats_came(struct space_stat *stat)
+{
+	struct req *req = container_of(stat, struct req, asked);
+	struct queue *q = req->queue;
+
+	must(req->state == REQ_STORE && req->asked_ns != NULL);
+	req->asked_ns->stat = stat->stat;
+	ns_unbusy(&req->asked_ns->seat[0]);
+	if (q->state == QUEUE_DEAD) {
+		req_end(req);
+	} else if (!stats_more(req)) {
+		req_go(req, REQ_NEW);
+		req->ready(req);
+	}
+	queue_done(q);
+}
+
+void req_stats_take(struct req *req, void (*next)(struct req *req))
+{
+	must(req->queue->lane->index == 0 && req->state == REQ_NEW);
+	req->ready = next;
+	req->asked_next = 0;
+	req->asked = (struct space_stat){.done = stats_came};
+	if (!stats_more(req)) {
+		next(req);
+		return;
+	}
+	req_go(req, REQ_STORE);
 }
 
 /* --- looking things up -------------------- */
@@ -403,38 +493,63 @@ bool subsys_hides_from(const struct target *t, const char *hostnqn)
 
 struct ns *subsys_ns(const struct subsys *s, uint32_t nsid)
 {
-	return nsid < 1 || nsid > TARGET_NAMESPACES ? NULL : s->ns[nsid - 1];
+	struct ns *ns = nsid < 1 || nsid > TARGET_NAMESPACES ? NULL : s->ns[nsid - 1];
+
+	return ns != NULL && ns->announced ? ns : NULL;
+}
+
+static void health_came(struct space_stat *stat);
+
+/* Asks the next namespace, or tells the hosts that something has become worse. */
+static void health_more(struct subsys *s)
+{
+	while (s->health_next < TARGET_NAMESPACES) {
+		struct ns *ns = s->ns[s->health_next++];
+
+		if (ns == NULL || !ns->announced || ns->seat[0].leaving)
+			continue;
+		s->health_ns = ns;
+		ns->seat[0].busy++;
+		s->health = (struct space_stat){.done = health_came};
+		space_stat(ns->space, s->target->loop, &s->health);
+		return;
+	}
+	s->health_asked = false;
+	if (s->health_worse) {
+		log_warn("subsystem %s: a drive has failed; its values are misses", s->nqn);
+		LIST_FOR_EACH_SAFE(link, &s->ctrls)
+			event_come(container_of(link, struct ctrl, link), EVENT_HEALTH);
+	}
+	must(s->target->asking > 0);
+	s->target->asking--;
+	subsys_put(s);
+}
+
+static void health_came(struct space_stat *stat)
+{
+	struct subsys *s = container_of(stat, struct subsys, health);
+	struct ns *ns = s->health_ns;
+
+	ns->stat = stat->stat;
+	s->health_worse |= stat->stat.drives_failed > ns->drives_failed_seen;
+	ns->drives_failed_seen = stat->stat.drives_failed;
+	ns_unbusy(&ns->seat[0]);
+	health_more(s);
 }
 
 void subsys_health_look(struct subsys *s)
 {
-	bool worse = false;
-
-	for (unsigned i = 0; i < TARGET_NAMESPACES; i++) {
-		struct ns *ns = s->ns[i];
-		struct store_stat stat;
-
-		if (ns == NULL)
-			continue;
-		store_stat(ns->store, &stat);
-		worse |= stat.drives_failed > ns->drives_failed_seen;
-		ns->drives_failed_seen = stat.drives_failed;
-	}
-	if (!worse)
+	if (s->health_asked)
 		return;
-	log_warn("subsystem %s: a drive has failed; its values are misses", s->nqn);
-	LIST_FOR_EACH_SAFE(link, &s->ctrls)
-		event_come(container_of(link, struct ctrl, link), EVENT_HEALTH);
+	s->health_asked = true;
+	s->health_worse = false;
+	s->health_next = 0;
+	s->refs++;
+	s->target->asking++;
+	health_more(s);
 }
 
-/*
- * A host that asks for buffers and then moves no data ("R2T hoard"), or takes none off its
- * connection, holds its share and no more: the shares add up to less than the pool, so that one
- * that is alone leaves room for the next. One request is admitted whatever its size when the
- * controller holds nothing, so that a small share still moves the largest value.
- */
-uint64_t subsys_share_bytes(const struct subsys *s, const struct ns *ns)
+bool subsys_asking(const struct target *t)
 {
-	must(s->ctrl_count > 0);
-	return ns->buffer_bytes / (s->ctrl_count + 1);
+	return t->asking > 0;
 }

@@ -2,11 +2,11 @@
 /*
  * Opening, listening and closing of a target. See core.h for the objects.
  *
- * Closing: listeners go first, then every queue is told to run nothing new. A queue is closed when
- * what it has at work has ended: I/O queues first, an admin queue after its controller's last I/O
- * queue. At the deadline the rest is closed as it is. What the store has at work ends by itself;
- * when the last queue is freed, closed() is called from the drain timer, never from inside another
- * callback. The target's loop.
+ * Closing: listeners go first, then every queue of every lane is told to run nothing new. A queue
+ * is closed when what it has at work has ended: I/O queues first, an admin queue after its
+ * controller's last I/O queue. At the deadline the rest is closed as it is. What the stores have at
+ * work ends by itself; when every lane has told that its last queue is freed, closed() is called
+ * from the drain timer, never from inside another callback. The first loop.
  */
 #include "target/core.h"
 
@@ -23,7 +23,7 @@ static void drain_timer(struct loop_timer *timer);
 static void target_free(struct target *t)
 {
 	subsys_free_all(t);
-	free(t->list_page);
+	lanes_free(t);
 	t->magic = 0;
 	free(t);
 }
@@ -44,9 +44,9 @@ int target_open(const struct target_opts *opts, char why[256], struct target **o
 	struct target *t;
 	int rc = 0;
 
-	if (opts->loop == NULL || opts->subsys_count < 1 ||
-	    opts->subsys_count > TARGET_SUBSYSTEMS || opts->queues > TARGET_QUEUES ||
-	    opts->conns_max > TARGET_CONNS || opts->ctrls_max > TARGET_CTRLS) {
+	if (opts->subsys_count > TARGET_SUBSYSTEMS || opts->queues > TARGET_QUEUES ||
+	    opts->conns_max > TARGET_CONNS || opts->ctrls_max > TARGET_CTRLS ||
+	    opts->loop_count > TARGET_LOOPS) {
 		snprintf(why, 256, "target: a number is beyond its limit (tbl/limits.def)");
 		return -EINVAL;
 	}
@@ -54,17 +54,15 @@ int target_open(const struct target_opts *opts, char why[256], struct target **o
 	if (t == NULL)
 		return -ENOMEM;
 	OBJ_INIT(t, TARGET_MAGIC);
-	t->loop = opts->loop;
+	t->loop = opts->loop_count > 0 ? opts->loops[0] : opts->loop;
 	t->wire = wire_opts_of(opts);
 	t->handshake_ns = t->wire.handshake_ns;
+	t->stall_ns = opts->stall_ns != 0 ? opts->stall_ns : 10 * NS_PER_S;
 	t->queues_max = opts->queues != 0 ? opts->queues : TARGET_QUEUES;
 	t->conns_max = opts->conns_max != 0 ? opts->conns_max : TARGET_CONNS;
 	t->ctrls_max = opts->ctrls_max != 0 ? opts->ctrls_max : TARGET_CTRLS;
-	list_init(&t->queues);
 	loop_timer_init(&t->drain, drain_timer);
-	t->list_page = malloc(TARGET_LIST_BYTES);
-	if (t->list_page == NULL)
-		rc = -ENOMEM;
+	rc = lanes_open(t, opts);
 	if (rc == 0)
 		rc = subsys_make_discovery(t);
 	for (unsigned i = 0; rc == 0 && i < opts->subsys_count; i++)
@@ -106,18 +104,12 @@ int target_listen(struct target *t, const struct sock_addr *addr, const char *ad
 	return 0;
 }
 
-const struct target_counts *target_counts(const struct target *t)
-{
-	OBJ_CHECK(t, TARGET_MAGIC);
-	return &t->counts;
-}
-
 struct target_memory target_memory(void)
 {
 	return (struct target_memory){
 		.conn_bytes = queue_bytes(0),
 		.queue_bytes = queue_bytes(TARGET_QUEUE_ENTRIES),
-		.ctrl_bytes = sizeof(struct ctrl) + TARGET_PAGE_BYTES +
+		.ctrl_bytes = sizeof(struct ctrl) + 2 * sizeof(struct seat) + TARGET_PAGE_BYTES +
 			      queue_bytes(TARGET_QUEUE_ENTRIES),
 	};
 }
@@ -130,48 +122,20 @@ void target_drain_soon(struct target *t)
 	loop_timer_set(t->loop, &t->drain, loop_now_ns(t->loop));
 }
 
-static bool may_close(const struct queue *q, bool late)
-{
-	if (q->state == QUEUE_DEAD)
-		return false;
-	if (late || q->state == QUEUE_NEW || q->state == QUEUE_CONNECTING)
-		return true;
-	if (q->state != QUEUE_LEAVING || !queue_idle(q))
-		return false;
-	return q->qid != 0 || q->ctrl == NULL || q->ctrl->io_queues == 0;
-}
-
-/* The first queue that can be closed now; closing one may free others: the list is begun anew. */
-static struct queue *drain_next(struct target *t, bool late)
-{
-	LIST_FOR_EACH(link, &t->queues) {
-		struct queue *q = container_of(link, struct queue, link);
-
-		if (may_close(q, late))
-			return q;
-	}
-	return NULL;
-}
-
 static void drain_timer(struct loop_timer *timer)
 {
 	struct target *t = container_of(timer, struct target, drain);
-	bool late = loop_now_ns(t->loop) >= t->drain_until_ns;
 	void (*closed)(void *arg) = t->closed;
 	void *arg = t->closed_arg;
-	struct queue *q;
 
 	OBJ_CHECK(t, TARGET_MAGIC);
-	while ((q = drain_next(t, late)) != NULL) {
-		queue_kill(q);
-		queue_done(q);
-	}
-	if (!list_empty(&t->queues) || t->leaving > 0) {
+	if (!lanes_drained(t) || t->leaving > 0 || t->telling > 0 || t->ctrls_there > 0 ||
+	    subsys_asking(t)) {
 		loop_timer_set(t->loop, &t->drain, loop_now_ns(t->loop) + DRAIN_LOOK_NS);
 		return;
 	}
 	loop_timer_cancel(t->loop, &t->drain);
-	must(t->counts.conns == 0 && t->counts.ctrls == 0 && t->counts.busy == 0);
+	must(t->conns == 0 && target_counts(t)->ctrls == 0 && target_counts(t)->busy == 0);
 	target_free(t);
 	closed(arg);
 }
@@ -188,11 +152,7 @@ void target_close(struct target **tp, uint64_t drain_ns, void (*closed)(void *ar
 	t->drain_until_ns = loop_now_ns(t->loop) + drain_ns;
 	for (unsigned i = 0; i < t->port_count; i++)
 		wire_listener_close(&t->port[i].listener);
-	LIST_FOR_EACH_SAFE(link, &t->queues) {
-		struct queue *q = container_of(link, struct queue, link);
-
-		if (q->state == QUEUE_LIVE)
-			queue_go(q, QUEUE_LEAVING);
-	}
+	for (unsigned i = 0; i < t->lane_count; i++)
+		lane_drain(&t->lane[i]);
 	target_drain_soon(t);
 }

@@ -7,7 +7,7 @@
  *	serving    the same, target_subsys_*(), target_ns_*(); the loop runs
  *	closing    none; closed(arg) ends it
  *
- * Owned by one loop, the one that owns the stores.
+ * It spreads over several loops; every call is made on the first one, or before any loop runs.
  */
 #ifndef KVOF_TARGET_TARGET_H
 #define KVOF_TARGET_TARGET_H
@@ -15,6 +15,7 @@
 #include "loop/loop.h"
 #include "loop/sock.h"
 #include "nvme/fabrics.h"
+#include "store/space.h"
 #include "store/store.h"
 #include "wire/wire.h"
 
@@ -24,17 +25,21 @@ enum target_limit {
 };
 
 struct target;
+struct volume;
 
 struct target_ns_opts {
 	uint32_t nsid;               /* 1 .. TARGET_NAMESPACES, each once */
-	struct store *store;         /* borrowed for the target's life */
-	uint64_t buffer_bytes;       /* the store's pool, shared fairly among controllers */
+	/* one of these, borrowed until it has left; a store is on the first loop */
+	struct space *space;
+	struct volume *volume;
+	struct store *store;
 	bool memory;                 /* a drive is memory; the statistics log says so */
 	bool evicts, durable;        /* as the store was opened */
 };
 
 struct target_subsys_opts {
 	char nqn[NV_NQN_BYTES_MAX + 1];
+	uint8_t uuid[16];            /* its serial number comes from it; zero: from a namespace's */
 	const char *const *host;     /* names of the hosts allowed, [host_count] */
 	unsigned host_count;         /* 0: any host */
 	const struct target_ns_opts *ns;
@@ -42,7 +47,12 @@ struct target_subsys_opts {
 };
 
 struct target_opts {
-	struct loop *loop;
+	/* [loop_count], each with its pool (store/buf.h): I/O queues are spread over all of them;
+	 * every call is made on the first */
+	struct loop *const *loops;
+	struct buf_pool *const *pools;
+	unsigned loop_count;
+	struct loop *loop;           /* or one, with the pool of the first store given */
 	const struct target_subsys_opts *subsys;     /* borrowed during the call */
 	unsigned subsys_count;
 	const struct wire_ops *wire; /* NULL: tcp */
@@ -54,7 +64,7 @@ struct target_opts {
 };
 
 /**
- * target_open() - makes a target; nothing listens yet
+ * target_open() - makes a target; nothing listens yet; before the loops run
  * @opts: borrowed
  * @why:  a sentence when it fails
  * Return: 0; -EINVAL; -ENOMEM.
@@ -81,10 +91,11 @@ int target_subsys_remove(struct target *t, const char *nqn);
 
 /**
  * target_ns_add() - gives a subsystem a namespace while the array serves; its hosts are told
+ * @done: called once, never from inside, when it is known on every loop; NULL: nobody waits
  * Return: 0; -ENOENT no such subsystem; -EINVAL with a sentence in why; -ENOMEM.
  */
 int target_ns_add(struct target *t, const char *nqn, const struct target_ns_opts *opts,
-		  char why[256]);
+		  char why[256], void (*done)(void *arg), void *arg);
 
 /**
  * target_ns_remove() - takes a namespace away: its hosts are told, commands for it are answered
@@ -109,6 +120,7 @@ struct target_counts {
 	uint64_t conns_seen, conns_over_limit, connect_late;
 	uint64_t connects, connects_refused, hosts_refused;
 	uint64_t keep_alive_expired, disconnects;
+	uint64_t pressed;            /* connections closed: they held buffers and moved nothing */
 	uint64_t commands, commands_failed, digest_errors, duplicate_cids;
 	uint64_t stores, retrieves, exists, deletes, lists;
 	uint64_t bytes_in, bytes_out;                /* values */

@@ -899,6 +899,18 @@ static const char *tcp_peer(const struct wire_conn *conn)
 	return tcp_of(conn)->peer;
 }
 
+static bool tcp_waits_for_peer(const struct wire_conn *conn)
+{
+	return tcp_waits_since_ns(tcp_of(conn)) != UINT64_MAX;
+}
+
+static uint64_t tcp_moved_bytes(const struct wire_conn *conn)
+{
+	const struct tcp *t = tcp_of(conn);
+
+	return t->sock != NULL ? sock_moved_bytes(t->sock) : 0;
+}
+
 static void tcp_close(struct wire_conn *conn)
 {
 	tcp_owner_close(tcp_of(conn));
@@ -921,6 +933,8 @@ const struct wire_ops wire_tcp = {
 	.peer = tcp_peer,
 	.digests = tcp_digests,
 	.close = tcp_close,
+	.waits_for_peer = tcp_waits_for_peer,
+	.moved_bytes = tcp_moved_bytes,
 	.pause = tcp_pause,
 	.resume = tcp_resume,
 	.leave = tcp_leave,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The door: looks the transport up and goes through. Invariant: a connection's calls all run on the
- * loop that has it; between wire_leave() and wire_join() none is made. The counters are of the process; loops add to them without a lock.
+ * loop that has it; between wire_leave() and wire_join() none is made. The counters are of the
+ * process; loops add to them without a lock.
  */
 #include "wire/impl.h"
 
@@ -124,6 +125,22 @@ void wire_conn_arg_set(struct wire_conn *conn, void *conn_arg)
 {
 	OBJ_CHECK(conn, WIRE_CONN_MAGIC);
 	conn->arg = conn_arg;
+}
+
+void *wire_conn_arg(const struct wire_conn *conn)
+{
+	OBJ_CHECK(conn, WIRE_CONN_MAGIC);
+	return conn->arg;
+}
+
+bool wire_waits_for_peer(const struct wire_conn *conn)
+{
+	return ops_of(conn)->waits_for_peer(conn);
+}
+
+uint64_t wire_moved_bytes(const struct wire_conn *conn)
+{
+	return ops_of(conn)->moved_bytes(conn);
 }
 
 bool wire_can_move(const struct wire_conn *conn)

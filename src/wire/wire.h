@@ -153,6 +153,7 @@ bool wire_cid_free(const struct wire_conn *conn, uint16_t cid);
 /* --- both ends -------------------------------------------------------------------------------- */
 
 void wire_conn_arg_set(struct wire_conn *conn, void *conn_arg);
+void *wire_conn_arg(const struct wire_conn *conn);
 
 /*
  * A connection goes to another loop of this process. Controller end, by the owner of a command
@@ -165,6 +166,12 @@ void wire_conn_arg_set(struct wire_conn *conn, void *conn_arg);
  * A paused connection is not read. wire_resume() instead of wire_leave() lets it go on where it is.
  * paused() comes once, on a later turn; -ECONNRESET: the connection has ended meanwhile.
  */
+/* It is the peer's turn: it owes data, or has not taken all of ours. */
+bool wire_waits_for_peer(const struct wire_conn *conn);
+/* Bytes that have moved on it so far, as far as the transport below knows: does it stand still?
+ * Costs a system call. */
+uint64_t wire_moved_bytes(const struct wire_conn *conn);
+
 bool wire_can_move(const struct wire_conn *conn);
 void wire_pause(struct wire_conn *conn, void (*paused)(struct wire_conn *conn, int res));
 void wire_resume(struct wire_conn *conn);

@@ -96,7 +96,7 @@ static bool array_open(bool format)
 	struct store_opts so = {.drive_count = 4, .value_bytes_max = S.value_bytes_max,
 		.evict = true, .buffer_bytes = 16 * S.value_bytes_max, .format = format,
 		.ack_durable = S.world == W_POWER && (S.seed & 64) != 0};
-	struct target_ns_opts ns = {.nsid = 1, .buffer_bytes = 16 * S.value_bytes_max,
+	struct target_ns_opts ns = {.nsid = 1,
 		.evicts = true};
 	struct target_subsys_opts subsys = {.nqn = NQN, .ns = &ns, .ns_count = 1};
 	struct target_opts to = {.subsys = &subsys, .subsys_count = 1};

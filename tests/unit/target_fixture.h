@@ -90,7 +90,7 @@ static inline void fix_reopen_with(struct fix *f, const char *path, const char *
 	struct store_opts store_opts = {.drive = {{path, 256 * MiB}, {"second", 256 * MiB}},
 		.drive_count = fix_drives, .buffer_bytes = 64 * MiB, .evict = true};
 	struct store_report report = {0};
-	struct target_ns_opts ns = {.nsid = 1, .buffer_bytes = 64 * MiB, .evicts = true};
+	struct target_ns_opts ns = {.nsid = 1, .evicts = true};
 	struct target_subsys_opts subsys = {.nqn = SUBNQN, .host = hosts, .host_count = host_count,
 		.ns = &ns, .ns_count = 1};
 	struct target_opts opts = {.subsys = &subsys, .subsys_count = 1};

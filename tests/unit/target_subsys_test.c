@@ -36,10 +36,13 @@ static void event_ask(struct ask *a, struct link *l)
 static int ns_add(struct fix *f, const char *nqn, uint32_t nsid)
 {
 	struct target_ns_opts opts = {
-		.nsid = nsid, .store = f->store, .buffer_bytes = 64 * MiB, .evicts = true};
+		.nsid = nsid, .store = f->store, .evicts = true};
 	char why[256] = "";
+	bool known = false;
+	int rc = target_ns_add(f->target, nqn, &opts, why, set_flag, &known);
 
-	return target_ns_add(f->target, nqn, &opts, why);
+	expect(rc != 0 || sim_run_until(flag_is_set, &known, NS_PER_S));
+	return rc;
 }
 
 static uint16_t exists_in(struct fix *f, struct link *l, uint32_t nsid)
