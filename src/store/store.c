@@ -557,6 +557,8 @@ static void reading_done(struct loop_op *io, int res)
 				store_buf_return(&op->buf);
 			op_finish(op, -EIO);
 		}
+		if (!d->failed)
+			get_next(d);
 		store_close_pump(st);
 		return;
 	}

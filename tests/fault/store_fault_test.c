@@ -558,7 +558,8 @@ TEST(a_drive_that_stalls_ends_its_gets_in_time_and_loses_nothing_when_it_goes_on
 		memset(r, 0, sizeof(r));
 		began = sim_now_ns();
 		for (uint32_t i = 0; i < STALLED; i++) {
-			r[i].op = (struct store_op){.key = rig_key(i % 40), .want_bytes = UINT32_MAX,
+			r[i].op = (struct store_op){.key = rig_key(i % 40),
+						    .want_bytes = UINT32_MAX,
 						    .done = rig_op_done};
 			store_get(g.st, &r[i].op);
 		}
