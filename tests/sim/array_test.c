@@ -2,7 +2,7 @@
 /*
  * A whole array and two hosts in one thread, from a seed: random Store, Retrieve, Delete, Exist and
  * List through host, wire, target and store on four drives, held against a map, with faults,
- * crashes and reconnects.
+ * crashes and reconnects. The array has one, two or three loops, each with a shard of the keys.
  *
  * usage: array_test [--seed N] [--seeds N] [--first N] [--ops N] [--jobs N]
  *        one seed runs here and tells; many run in children of their own, and the fault kinds they
@@ -32,6 +32,7 @@
 
 #define NQN "nqn.2026-11.io.kvof:array"
 #define HOSTS 2
+#define LOOPS 3
 #define KEYS 12
 #define FLIGHT 4                      /* operations of one host at once */
 #define OP_NS (2 * NS_PER_S)
@@ -66,8 +67,11 @@ static struct sim {
 	uint64_t seed;
 	enum world world;
 	struct prng p;
-	struct loop *array;
-	struct store *store;
+	struct loop *array, *loop[LOOPS];     /* array is the first */
+	struct buf_pool *pool[LOOPS];
+	struct store *store[LOOPS];
+	struct space *space;
+	unsigned loops;
 	struct target *target;
 	struct node node[HOSTS];
 	struct model_key model[KEYS];
@@ -90,40 +94,84 @@ static struct sim {
 
 /* --- the array -------------------- */
 
+/* Memory of what died stays reachable: it belongs to a process that is no more. */
+static void *graveyard[16384];
+static unsigned graves;
+
+static void bury(void)
+{
+	must(graves + 2 + 2 * LOOPS <= ARRAY_COUNT(graveyard));
+	for (unsigned i = 0; i < S.loops; i++) {
+		graveyard[graves++] = S.store[i];
+		graveyard[graves++] = S.pool[i];
+		S.store[i] = NULL;
+	}
+	graveyard[graves++] = S.space;
+	graveyard[graves++] = S.target;
+}
+
+/* One shard, on its own drives. Return: as store_open(). */
+static int shard_open(unsigned i, bool format)
+{
+	static const char *const drive[LOOPS][4] = {
+		{"d0", "d1", "d2", "d3"}, {"e0", "e1"}, {"f0", "f1"}};
+	struct store_opts so = {.drive_count = S.loops == 1 ? 4 : 2, .evict = true,
+		.value_bytes_max = S.value_bytes_max, .pool = S.pool[i], .format = format,
+		.ack_durable = S.world == W_POWER && (S.seed & 64) != 0};
+	struct store_report report = {.text = ""};
+	int rc;
+
+	for (unsigned d = 0; d < so.drive_count; d++)
+		so.drive[d] = (struct store_drive){.path = drive[i][d],
+			.bytes = S.world == W_EVICT ? 16 * MiB : 96 * MiB};
+	rc = store_open(&so, S.loop[i], &S.store[i], &report);
+	if (rc != 0 && S.must_open)
+		FAIL("store_open: %s (%s)", strerror(-rc), report.text);
+	return rc;
+}
+
+/* The process ends as it began. */
+static void array_give_up(void)
+{
+	S.died_again = sim_crashed() == S.array;      /* in its recovery */
+	if (S.died_again || S.loops > 1) {
+		bury();
+		sim_crash(&S.array, true);
+		return;
+	}
+	store_pool_close(&S.pool[0]);
+	loop_close(&S.array);
+}
+
 static bool array_open(bool format)
 {
-	static const char *const drive[4] = {"d0", "d1", "d2", "d3"};
-	struct store_opts so = {.drive_count = 4, .value_bytes_max = S.value_bytes_max,
-		.evict = true, .buffer_bytes = 16 * S.value_bytes_max, .format = format,
-		.ack_durable = S.world == W_POWER && (S.seed & 64) != 0};
-	struct target_ns_opts ns = {.nsid = 1,
-		.evicts = true};
+	struct target_ns_opts ns = {.nsid = 1, .evicts = true};
 	struct target_subsys_opts subsys = {.nqn = NQN, .ns = &ns, .ns_count = 1};
-	struct target_opts to = {.subsys = &subsys, .subsys_count = 1};
+	struct target_opts to = {.subsys = &subsys, .subsys_count = 1, .loops = S.loop,
+		.pools = S.pool, .loop_count = S.loops};
+	struct space_shard shard[LOOPS];
 	struct loop_opts lo = {.name = "array"};
-	struct store_report report = {.text = ""};
 	struct sock_addr addr = {.host = "array", .port = 4420};
 	char why[256] = "";
 	uint16_t port = 0;
 	int rc;
 
-	for (unsigned i = 0; i < 4; i++)
-		so.drive[i] = (struct store_drive){.path = drive[i],
-			.bytes = S.world == W_EVICT ? 16 * MiB : 96 * MiB};
-	must(loop_open(&lo, &S.array) == 0);
-	rc = store_open(&so, S.array, &S.store, &report);
-	if (rc != 0) {
-		if (S.must_open)
-			FAIL("store_open: %s (%s)", strerror(-rc), report.text);
-		S.died_again = sim_crashed() == S.array;      /* in its recovery */
-		if (S.died_again)
-			sim_crash(&S.array, true);
-		else
-			loop_close(&S.array);
-		return false;
+	for (unsigned i = 0; i < S.loops; i++) {
+		must(loop_open(&lo, &S.loop[i]) == 0);
+		if (i > 0)
+			sim_join(S.loop[i], S.loop[0]);
+		must(store_pool_open(S.loop[i], 16 * (uint64_t)S.value_bytes_max, &S.pool[i]) == 0);
 	}
-	ns.store = S.store;
-	to.loop = S.array;
+	S.array = S.loop[0];
+	for (unsigned i = 0; i < S.loops; i++) {
+		if (shard_open(i, format) != 0) {
+			array_give_up();
+			return false;
+		}
+		shard[i] = (struct space_shard){S.loop[i], S.store[i]};
+	}
+	must(space_open(shard, S.loops, &S.space) == 0);
+	ns.space = S.space;
 	rc = target_open(&to, why, &S.target);
 	if (rc != 0) {
 		FAIL("target_open: %s (%s)", strerror(-rc), why);
@@ -134,10 +182,6 @@ static bool array_open(bool format)
 		FAIL("target_listen: %s", strerror(-rc));
 	return rc == 0;
 }
-
-/* Memory of what died stays reachable: it belongs to a process that is no more. */
-static void *graveyard[4096];
-static unsigned graves;
 
 static bool never(void *arg)
 {
@@ -151,9 +195,7 @@ static void array_crash_and_reopen(void)
 {
 	bool power = S.world == W_POWER && prng_chance(&S.p, 500000);
 
-	must(graves + 2 <= ARRAY_COUNT(graveyard));
-	graveyard[graves++] = S.store;
-	graveyard[graves++] = S.target;
+	bury();
 	S.sum->crashes++;
 	S.sum->power_cuts += power;
 	sim_crash(&S.array, !power);
@@ -407,6 +449,7 @@ static void world_begin(uint64_t seed, uint64_t ops, struct shared *sum)
 
 	S = (struct sim){.seed = seed, .world = (enum world)(seed % W_KINDS), .target_ops = ops,
 		.sum = sum, .p = prng_of(seed * 7919 + 1)};
+	S.loops = 1 + (unsigned)(seed / W_KINDS % LOOPS);
 	S.value_bytes_max = seed % 50 == 0 ? 8 * MiB : 512 * KiB;
 	rate[SIM_NET_RESET] = rate[SIM_NET_FLIP] = net;
 	rate[SIM_NET_DELAY] = rate[SIM_NET_REFUSE] = often;
@@ -530,16 +573,23 @@ static void world_end(void)
 	target_close(&S.target, NS_PER_S, mark_closed, &closed_flag[HOSTS]);
 	if (!sim_run_until(all_closed, NULL, 30 * NS_PER_S))
 		FAIL("closing hangs");
-	closed_flag[0] = false;
-	store_close(&S.store, mark_closed, &closed_flag[0]);
-	if (!sim_run_until(all_closed, NULL, 30 * NS_PER_S))
-		FAIL("the store does not close");
+	for (unsigned i = 0; i < S.loops; i++) {
+		closed_flag[0] = false;
+		store_close(&S.store[i], mark_closed, &closed_flag[0]);
+		if (!sim_run_until(all_closed, NULL, 30 * NS_PER_S))
+			FAIL("a store does not close");
+	}
+	space_close(&S.space);
+	for (unsigned i = 0; i < S.loops; i++)
+		if (!store_pool_close(&S.pool[i]) && S.world != W_MEDIA)
+			FAIL("a buffer was not given back");
 	for (int f = 0; f < SIM_FAULT_COUNT; f++)
 		S.sum->fault[f] += sim_fault_hits((enum sim_fault)f);
 	if (!S.failed) {
 		for (unsigned i = 0; i < HOSTS; i++)
 			loop_close(&S.node[i].loop);
-		loop_close(&S.array);
+		for (unsigned i = 0; i < S.loops; i++)
+			loop_close(&S.loop[i]);
 	}
 	for (unsigned k = 0; k < KEYS; k++)
 		free(S.model[k].write);
