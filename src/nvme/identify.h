@@ -158,6 +158,7 @@ enum nv_id_controller_bits {
 	NV_ONCS_DSM = 1 << 2,
 	NV_ONCS_WRITE_ZEROES = 1 << 3,
 	NV_ONCS_SAVE = 1 << 4,
+	NV_ONCS_VERIFY = 1 << 7,
 	NV_VWC_PRESENT = 1 << 0,
 	NV_VWC_FLUSH_ALL = 3 << 1,     /* Flush takes NSID FFFFFFFFh */
 	NV_SGLS_ANY = 1 << 0,          /* supported, no alignment asked */

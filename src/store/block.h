@@ -94,6 +94,7 @@ void volume_run(struct volume *v, struct loop *here, struct block_op *op);
 
 uint64_t volume_size_bytes(const struct volume *v);
 uint32_t volume_block_bytes(const struct volume *v);
+void volume_uuid(const struct volume *v, uint8_t out[16]);
 
 #define BLOCK_STATS(X)                                                                             \
 	X(reads) X(writes) X(flushes) X(zeroes) X(deallocates) X(compares) X(verifies)             \

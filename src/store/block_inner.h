@@ -160,6 +160,7 @@ struct block {
 	unsigned shard, shard_count, part_count;
 	uint64_t size_bytes;
 	uint32_t block_bytes;
+	uint8_t uuid[16];
 	bool ack_durable, narrow;            /* narrow: blocks are smaller than a drive's */
 	uint64_t io_number, slots;           /* slots: of all parts */
 	struct loop_timer tick;

@@ -413,6 +413,7 @@ int block_open(const struct block_opts *opts, struct loop *loop, struct block **
 	o.b->part_count = opts->parts.drive_count;
 	o.b->size_bytes = opts->size_bytes;
 	o.b->block_bytes = opts->block_bytes;
+	memcpy(o.b->uuid, opts->uuid, sizeof(o.b->uuid));
 	o.b->ack_durable = opts->ack_durable;
 	list_init(&o.b->scan_wait);
 	o.b->scan_memory = loop_buffer_map(BLK_CHUNK_BYTES);

@@ -53,6 +53,12 @@ uint32_t volume_block_bytes(const struct volume *v)
 	return v->shard[0].block->block_bytes;
 }
 
+void volume_uuid(const struct volume *v, uint8_t out[16])
+{
+	OBJ_CHECK(v, VOLUME_MAGIC);
+	memcpy(out, v->shard[0].block->uuid, 16);
+}
+
 /* --- there and back -------------------- */
 
 static void op_end(struct block_op *op)

@@ -19,21 +19,11 @@ static const uint8_t admin_opcodes[] = {
 static void identify_controller(const struct ctrl *c, struct nv_id_controller *id)
 {
 	const struct subsys *s = c->subsys;
-	uint64_t transfer = 0;
-	bool volatile_cache = false;
+	uint64_t transfer = atomic_load(&s->transfer_bytes_max);
 
 	nv_text_pad(id->sn, sizeof(id->sn), s->serial);
 	nv_text_pad(id->mn, sizeof(id->mn), s->discovery ? "kvof discovery" : "kvof array");
 	nv_text_pad(id->fr, sizeof(id->fr), KVOF_VERSION);
-	for (unsigned i = 0; i < TARGET_NAMESPACES; i++) {
-		const struct ns *ns = subsys_ns(s, i + 1);
-
-		if (ns == NULL)
-			continue;
-		if (ns->transfer_bytes_max > transfer)
-			transfer = ns->transfer_bytes_max;
-		volatile_cache |= !ns->durable && !ns->memory;
-	}
 	while (transfer >> 12 > UINT64_C(1) << id->mdts)
 		id->mdts++;
 	id->cntlid = le16_of(c->cntlid);
@@ -56,8 +46,11 @@ static void identify_controller(const struct ctrl *c, struct nv_id_controller *i
 	id->cqes = 0x44;
 	id->nn = le32_of(TARGET_NAMESPACES);
 	id->mnan = le32_of(TARGET_NAMESPACES);
-	id->oncs = le16_of(NV_ONCS_SAVE);
-	id->vwc = volatile_cache ? NV_VWC_PRESENT | 2 << 1 : 0;       /* no Flush of FFFFFFFFh */
+	id->oncs = le16_of(NV_ONCS_SAVE | NV_ONCS_COMPARE | NV_ONCS_DSM | NV_ONCS_WRITE_ZEROES |
+			   NV_ONCS_VERIFY);
+	/* Always: hosts ask once, and a namespace that needs a Flush may come later. No Flush of
+	 * FFFFFFFFh. */
+	id->vwc = NV_VWC_PRESENT | 2 << 1;
 	id->ioccsz = le32_of((uint32_t)(sizeof(struct nv_sqe) + TARGET_INLINE_BYTES) / 16);
 	id->iorcsz = le32_of(sizeof(struct nv_cqe) / 16);
 	id->msdbd = 1;
@@ -123,6 +116,9 @@ static void identify_fill(struct req *req)
 	case NV_CNS_CSI_CONTROLLER:
 		if (what.csi == NV_CSI_KV)
 			((struct nv_id_kv_controller *)out)->ver = le32_of(NV_VS(1, 0, 0));
+		else
+			((struct nv_id_nvm_controller *)out)->dmrsl =
+				le32_of(TARGET_DEALLOCATE_BLOCKS);
 		break;
 	case NV_CNS_DESCRIPTORS:
 		if (ns != NULL)                /* it may have gone while this waited */
@@ -133,6 +129,8 @@ static void identify_fill(struct req *req)
 			break;
 		if (what.cns == NV_CNS_INDEPENDENT)
 			((struct nv_id_independent *)out)->nstat = NV_NSTAT_READY;
+		else if (what.cns == NV_CNS_CSI_NAMESPACE && ns->ops->csi == NV_CSI_NVM)
+			break;                         /* no protection information: zeros */
 		else if (what.cns == NV_CNS_CSI_NAMESPACE)
 			ns->ops->identify(ns, out);
 		else

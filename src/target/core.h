@@ -51,6 +51,7 @@
 #include "nvme/identify.h"
 #include "nvme/kv.h"
 #include "nvme/log.h"
+#include "nvme/nvm.h"
 #include "target/ns.h"
 #include "target/target.h"
 
@@ -80,7 +81,11 @@ struct req {
 	struct store_buf_wait wait;
 	void (*ready)(struct req *req);      /* when the buffer is there */
 	void (*page)(struct req *req);       /* when the page is there */
-	struct store_op op;
+	struct nv_nvm_cmd nvm;               /* block namespaces; kv says bytes and dir, too */
+	union {
+		struct store_op op;
+		struct block_op block;
+	};
 	void *scratch;                       /* of the namespace while STORE, on the heap */
 	/* admin: statistics of namespaces before the answer */
 	unsigned asked_next;
@@ -195,6 +200,7 @@ struct ctrl {
 	unsigned queues_granted;
 	unsigned quiet_left;                 /* seats that have not told that they are idle */
 	struct store_op flush;               /* of a shutdown, namespace after namespace */
+	struct block_op flush_block;
 	struct ns *flush_ns;
 	unsigned flush_next;
 	bool flushing;
@@ -237,6 +243,7 @@ struct subsys {
 	unsigned ctrl_count, refs;
 	bool gone;                           /* removed; freed with its last controller */
 	uint16_t cntlid_next;
+	_Atomic uint64_t transfer_bytes_max; /* MDTS: the largest that any namespace takes */
 	bool health_asked, health_worse;     /* statistics are on their way; a drive less */
 	unsigned health_next;
 	struct ns *health_ns;
@@ -341,6 +348,8 @@ static inline struct ns_seat *ns_seat(struct ns *ns, const struct lane *lane)
 	return &ns->seat[lane->index];
 }
 void ns_unbusy(struct ns_seat *seat);                 /* may free it */
+/* Its statistics, as space_stat(). */
+void ns_stat_ask(struct ns *ns, struct loop *here, struct space_stat *stat);
 void ns_all_told(struct ns *ns);                      /* subsys.c: every lane has answered */
 
 /* --- target.c -------------------- */

@@ -332,6 +332,7 @@ void ctrl_kill(struct ctrl *c)
 /* --- CC -------------------- */
 
 static void ctrl_flushed(struct store_op *op, int res);
+static void ctrl_block_flushed(struct block_op *op, int res);
 
 /* One namespace after another; false: all are done. */
 static bool flush_more(struct ctrl *c)
@@ -344,7 +345,11 @@ static bool flush_more(struct ctrl *c)
 		c->flush_ns = ns;
 		ns->seat[0].busy++;
 		c->flush = (struct store_op){.done = ctrl_flushed};
-		space_flush(ns->space, c->target->loop, &c->flush);
+		c->flush_block = (struct block_op){.kind = BLOCK_FLUSH, .done = ctrl_block_flushed};
+		if (ns->volume != NULL)
+			volume_run(ns->volume, c->target->loop, &c->flush_block);
+		else
+			space_flush(ns->space, c->target->loop, &c->flush);
 		return true;
 	}
 	return false;
@@ -374,6 +379,11 @@ static void ctrl_flushed(struct store_op *op, int res)
 	c->flushing = false;
 	shutdown_ended(c);
 	ctrl_put(c);
+}
+
+static void ctrl_block_flushed(struct block_op *op, int res)
+{
+	ctrl_flushed(&container_of(op, struct ctrl, flush_block)->flush, res);
 }
 
 static void ctrl_flush_begin(struct ctrl *c)

@@ -62,8 +62,8 @@ static uint32_t log_smart(struct ctrl *c, const struct nv_log *log)
 		out->critical_warning |= 1 << 0;               /* spare below its threshold */
 	out->data_units_read[0] = le64_of((n->bytes_out + 511999) / 512000);
 	out->data_units_written[0] = le64_of((n->bytes_in + 511999) / 512000);
-	out->host_reads[0] = le64_of(n->retrieves);
-	out->host_writes[0] = le64_of(n->stores);
+	out->host_reads[0] = le64_of(n->retrieves + n->block_reads);
+	out->host_writes[0] = le64_of(n->stores + n->block_writes);
 	out->media_errors[0] = le64_of(media_errors);
 	ctrl_errors_fetch(c);
 	out->error_log_entries[0] = le64_of(c->errors);
@@ -106,12 +106,11 @@ static uint32_t log_effects(struct ctrl *c, const struct nv_log *log)
 
 	for (unsigned i = 0; i < sizeof(admin); i++)
 		out->admin[admin[i]] = le32_of(NV_EFFECT_SUPPORTED);
-	for (unsigned i = 0; i < TARGET_NAMESPACES; i++) {
-		const struct ns *ns = subsys_ns(c->subsys, i + 1);
-
-		if (ns != NULL && ns->ops->csi == log->csi)
-			ns->ops->effects(out);
-	}
+	/* Also for command sets of which there is no namespace yet: hosts ask once. */
+	if (log->csi == NV_CSI_KV)
+		ns_kv_ops.effects(out);
+	else
+		ns_block_ops.effects(out);
 	return sizeof(*out);
 }
 

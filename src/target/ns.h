@@ -9,6 +9,7 @@
 #include "nvme/identify.h"
 #include "nvme/log.h"
 #include "nvme/stat.h"
+#include "store/block.h"
 #include "store/space.h"
 #include "store/store.h"
 
@@ -46,6 +47,7 @@ struct ns {
 	uint32_t nsid;
 	struct space *space;
 	struct space *own_space;             /* over target_ns_opts.store; NULL: none */
+	struct volume *volume;               /* block namespaces; space is NULL then */
 	uint32_t value_bytes_max;
 	uint64_t transfer_bytes_max;
 	uint64_t capacity_bytes;             /* as it was opened */
@@ -65,6 +67,6 @@ struct ns {
 	struct ns_seat seat[];               /* [target->lane_count] */
 };
 
-extern const struct ns_ops ns_kv_ops;
+extern const struct ns_ops ns_kv_ops, ns_block_ops;
 
 #endif

@@ -36,7 +36,8 @@ static struct nv_nvm_limits limits_of(const struct ns *ns)
 	uint32_t block_bytes = volume_block_bytes(ns->volume);
 
 	return (struct nv_nvm_limits){.blocks = volume_size_bytes(ns->volume) / block_bytes,
-		.block_bytes = block_bytes, .transfer_bytes_max = ns->transfer_bytes_max};
+		.block_bytes = block_bytes, .transfer_bytes_max = atomic_load_explicit(
+			&ns->subsys->transfer_bytes_max, memory_order_relaxed)};
 }
 
 static nv_status block_parse(struct req *req, struct bad *bad)

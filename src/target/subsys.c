@@ -22,6 +22,8 @@
 #include "base/hash.h"
 #include "base/log.h"
 
+#define BLOCK_TRANSFER_BYTES (8 * MiB)       /* MDTS where only blocks are served */
+
 static void ns_last_step(struct loop_timer *timer);
 
 static void digest_of(const char *what, const uint8_t uuid[16], uint32_t nsid, uint8_t out[32])
@@ -88,6 +90,45 @@ static int ns_space(struct ns *ns, struct target *t, const struct target_ns_opts
 	return rc;
 }
 
+/* A volume's statistics in the words of a store's. */
+static void volume_stat_fill(const struct volume *v, struct store_stat *out)
+{
+	struct block_stat stat;
+
+	volume_stat(v, &stat);
+	*out = (struct store_stat){
+		.used_bytes = stat.used_bytes, .capacity_bytes = stat.cap_bytes,
+		.device_read_bytes = stat.device_read_bytes,
+		.device_write_bytes = stat.device_write_bytes,
+		.io_errors = stat.io_errors, .no_space = stat.no_space,
+		.drives = stat.drives, .drives_failed = stat.drives_failed,
+		.value_bytes_max = BLOCK_TRANSFER_BYTES,
+	};
+	volume_uuid(v, out->uuid);
+}
+
+static void volume_stat_told(struct loop_op *soon, int res)
+{
+	struct space_stat *stat = container_of((uint64_t (*)[16])(void *)soon, struct space_stat,
+					       lease);
+
+	stat->done(stat);
+}
+
+void ns_stat_ask(struct ns *ns, struct loop *here, struct space_stat *stat)
+{
+	struct loop_op *soon = (struct loop_op *)(void *)stat->lease;
+
+	_Static_assert(sizeof(*soon) <= sizeof(stat->lease), "it fits what the caller lends");
+	if (ns->volume == NULL) {
+		space_stat(ns->space, here, stat);
+		return;
+	}
+	volume_stat_fill(ns->volume, &stat->stat);
+	*soon = (struct loop_op){.done = volume_stat_told};
+	loop_soon(here, soon, 0);
+}
+
 /* What its statistics say that does not change. */
 static void ns_learn(struct ns *ns)
 {
@@ -96,8 +137,10 @@ static void ns_learn(struct ns *ns)
 	must(ns->stat.value_bytes_max > 0);
 	ns->value_bytes_max = ns->stat.value_bytes_max;
 	ns->transfer_bytes_max = transfer_of(ns->stat.value_bytes_max);
+	if (ns->transfer_bytes_max > atomic_load(&s->transfer_bytes_max))
+		atomic_store(&s->transfer_bytes_max, ns->transfer_bytes_max);
 	ns->capacity_bytes = ns->stat.capacity_bytes;
-	ns->ids = ids_of(ns->stat.uuid, ns->nsid, NV_CSI_KV);
+	ns->ids = ids_of(ns->stat.uuid, ns->nsid, ns->ops->csi);
 	if (s->serial[0] == '\0')
 		serial_set(s, ns->stat.uuid);
 }
@@ -122,15 +165,11 @@ static int ns_make(struct subsys *s, const struct target_ns_opts *opts, char why
 			 opts->nsid, s->nqn, (unsigned)TARGET_NAMESPACES);
 		return -EINVAL;
 	}
-	if (opts->volume != NULL) {
-		snprintf(why, 256, "namespace %u of %.150s: block namespaces are not in this "
-			 "version", opts->nsid, s->nqn);
-		return -EINVAL;
-	}
 	ns = calloc(1, sizeof(*ns) + lanes * sizeof(ns->seat[0]));
 	if (ns == NULL)
 		return -ENOMEM;
-	*ns = (struct ns){.ops = &ns_kv_ops, .subsys = s, .nsid = opts->nsid,
+	*ns = (struct ns){.ops = opts->volume != NULL ? &ns_block_ops : &ns_kv_ops, .subsys = s,
+		.nsid = opts->nsid, .volume = opts->volume,
 		.memory = opts->memory, .evicts = opts->evicts, .durable = opts->durable};
 	if (ns_space(ns, s->target, opts) != 0) {
 		free(ns);
@@ -237,7 +276,10 @@ int subsys_make(struct target *t, const struct target_subsys_opts *opts, char wh
 		rc = ns_make(s, &opts->ns[i], why, &ns);
 		if (rc != 0)
 			break;
-		space_stat_still(ns->space, &ns->stat);
+		if (ns->volume != NULL)
+			volume_stat_fill(ns->volume, &ns->stat);
+		else
+			space_stat_still(ns->space, &ns->stat);
 		ns_learn(ns);
 		ns->announced = true;
 		ns_publish(ns);
@@ -386,7 +428,7 @@ int target_ns_add(struct target *t, const char *nqn, const struct target_ns_opts
 	ns->added_arg = arg;
 	t->telling++;
 	ns->asked.done = ns_stat_came;
-	space_stat(ns->space, t->loop, &ns->asked);
+	ns_stat_ask(ns, t->loop, &ns->asked);
 	return 0;
 }
 
@@ -427,7 +469,7 @@ static bool stats_more(struct req *req)
 			continue;
 		req->asked_ns = ns;
 		ns->seat[0].busy++;
-		space_stat(ns->space, s->target->loop, &req->asked);
+		ns_stat_ask(ns, s->target->loop, &req->asked);
 		return true;
 	}
 	return false;
@@ -511,7 +553,7 @@ static void health_more(struct subsys *s)
 		s->health_ns = ns;
 		ns->seat[0].busy++;
 		s->health = (struct space_stat){.done = health_came};
-		space_stat(ns->space, s->target->loop, &s->health);
+		ns_stat_ask(ns, s->target->loop, &s->health);
 		return;
 	}
 	s->health_asked = false;

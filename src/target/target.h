@@ -123,6 +123,7 @@ struct target_counts {
 	uint64_t pressed;            /* connections closed: they held buffers and moved nothing */
 	uint64_t commands, commands_failed, digest_errors, duplicate_cids;
 	uint64_t stores, retrieves, exists, deletes, lists;
+	uint64_t block_reads, block_writes;
 	uint64_t bytes_in, bytes_out;                /* values */
 };
 const struct target_counts *target_counts(const struct target *t);
