@@ -33,8 +33,8 @@ MODULES = ["virtio_pci", "virtio_console", "virtio_net", "crc32c_generic", "crc3
 PROGRAMS = ["/usr/sbin/nvme"]
 # The root image: these packages with all that they depend on, and these modules beside those above.
 ROOT_TOOLS = ["bash", "bsdextrautils", "coreutils", "diffutils", "findutils", "fio", "gawk", "grep",
-              "gzip", "hostname", "kmod", "mount", "nvme-cli", "procps", "sed", "tar", "udev",
-              "util-linux", "uuid-runtime", "xfsprogs", "e2fsprogs",
+              "gzip", "hostname", "kmod", "libc-bin", "mount", "nvme-cli", "procps", "sed", "tar",
+              "udev", "util-linux", "uuid-runtime", "xfsprogs", "e2fsprogs",
               "libinih1", "libisal2", "libjansson4", "libssl3", "liburing2", "libxxhash0"]
 ROOT_MODULES = ["virtio_blk", "ext4", "overlay", "xfs", "loop", "nvme", "brd"]
 ROOT_SKIPPED = re.compile(r"^\./(usr/share/|usr/lib/(python|x86_64-linux-gnu/perl)|"

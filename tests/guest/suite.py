@@ -36,8 +36,10 @@ def drives_make(work, drives):
     return made
 
 
-def main(about, run, drives=(), payload=None, options=lambda parser: None):
-    """run(guest, tap, kvof, work) makes the checks; payload(args) names what the guest gets."""
+def main(about, run, drives=(), payload=None, options=lambda parser: None,
+         skip=lambda args: None):
+    """run(guest, tap, kvof, work) makes the checks; payload(args, work) names what the guest gets;
+    skip(args) gives a reason why not."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--guest", required=True, help="folder of the cached guest")
     parser.add_argument("--kvof", help="the program; without it only the guest itself is judged")
@@ -45,6 +47,9 @@ def main(about, run, drives=(), payload=None, options=lambda parser: None):
     args = parser.parse_args()
     if shutil.which(driver.QEMU) is None:
         print(f"1..0 # SKIP {driver.QEMU} is not installed (Debian: qemu-system-x86)")
+        return 0
+    if skip(args):
+        print(f"1..0 # SKIP {skip(args)}")
         return 0
     tap, folder = Tap(), os.path.abspath(args.guest)
     args.kvof = args.kvof and os.path.abspath(args.kvof)
