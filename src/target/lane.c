@@ -59,8 +59,8 @@ struct lane *lane_choose(struct target *t)
 {
 	struct lane *best = &t->lane[0];
 
-	for (unsigned i = 1; i < t->lane_count; i++)
-		if (t->lane[i].queues_given < best->queues_given)
+	for (unsigned i = 1; i < t->lane_count; i++)   /* the first has the controllers, too */
+		if (t->lane[i].queues_given <= best->queues_given)
 			best = &t->lane[i];
 	return best;
 }

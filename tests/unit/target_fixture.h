@@ -3,6 +3,9 @@
  * A target on the simulator and a host made of raw commands: fix is the array, link one connection,
  * lk an association with an admin queue and one I/O queue, ask one command in flight.
  * Answers are status codes (SCT << 8 | SC); DW0 and the bytes that came are left in the fix.
+ *
+ * Built twice: with one loop, and (FIX_LOOPS) with three, where I/O queues live on other loops than
+ * their controller and each loop has a shard of the keys.
  */
 #ifndef KVOF_TESTS_UNIT_TARGET_FIXTURE_H
 #define KVOF_TESTS_UNIT_TARGET_FIXTURE_H
@@ -16,13 +19,21 @@
 #define SUBNQN "nqn.2026-11.io.kvof:array"
 #define HOST_A "nqn.2026-11.io.kvof:host-a"
 #define HOST_B "nqn.2026-11.io.kvof:host-b"
+#ifndef FIX_LOOPS
+#define FIX_LOOPS 1
+#endif
+#define FIX_POOL_BYTES (64 * MiB)
 #define PATIENCE_NS (30 * NS_PER_S)
 
 static unsigned fix_drives = 1;
 
 struct fix {
-	struct loop *loop;
-	struct store *store;
+	struct loop *loop;                     /* the first one, and the hosts' */
+	struct store *store;                   /* the first shard */
+	struct loop *loops[FIX_LOOPS];
+	struct buf_pool *pools[FIX_LOOPS];
+	struct store *stores[FIX_LOOPS];
+	struct space *space;
 	struct target *target;
 	uint16_t port;
 	bool target_gone, store_gone;
@@ -83,26 +94,45 @@ static inline void fill(uint8_t *at, size_t bytes, uint64_t seed)
 
 /* --- the array -------------------- */
 
+static inline void fix_shard_open(struct fix *f, const char *path, unsigned i)
+{
+	static const char *const further[] = {NULL, "shard1", "shard2"};
+	static const char *const seconds[] = {"second", "second1", "second2"};
+	struct loop_opts loop_opts = {.name = "array"};
+	struct store_opts store_opts = {.drive_count = fix_drives, .evict = true,
+		.drive = {{i == 0 ? path : further[i], 256 * MiB}, {seconds[i], 256 * MiB}}};
+	struct store_report report = {0};
+
+	expect_int(loop_open(&loop_opts, &f->loops[i]), 0);
+	if (i > 0)
+		sim_join(f->loops[i], f->loops[0]);
+	expect_int(store_pool_open(f->loops[i], FIX_POOL_BYTES, &f->pools[i]), 0);
+	store_opts.pool = f->pools[i];
+	if (store_open(&store_opts, f->loops[i], &f->stores[i], &report) != 0)
+		fail_msg("store: %s", report.text);
+}
+
 static inline void fix_reopen_with(struct fix *f, const char *path, const char *const *hosts,
 				   unsigned host_count)
 {
-	struct loop_opts loop_opts = {.name = "array"};
-	struct store_opts store_opts = {.drive = {{path, 256 * MiB}, {"second", 256 * MiB}},
-		.drive_count = fix_drives, .buffer_bytes = 64 * MiB, .evict = true};
-	struct store_report report = {0};
 	struct target_ns_opts ns = {.nsid = 1, .evicts = true};
 	struct target_subsys_opts subsys = {.nqn = SUBNQN, .host = hosts, .host_count = host_count,
 		.ns = &ns, .ns_count = 1};
-	struct target_opts opts = {.subsys = &subsys, .subsys_count = 1};
+	struct target_opts opts = {.subsys = &subsys, .subsys_count = 1, .loops = f->loops,
+		.pools = f->pools, .loop_count = FIX_LOOPS};
+	struct space_shard shard[FIX_LOOPS];
 	struct sock_addr addr = {.host = "array", .port = 0};
 	char why[256] = "";
 
 	*f = (struct fix){0};
-	expect_int(loop_open(&loop_opts, &f->loop), 0);
-	if (store_open(&store_opts, f->loop, &f->store, &report) != 0)
-		fail_msg("store: %s", report.text);
-	ns.store = f->store;
-	opts.loop = f->loop;
+	for (unsigned i = 0; i < FIX_LOOPS; i++) {
+		fix_shard_open(f, path, i);
+		shard[i] = (struct space_shard){f->loops[i], f->stores[i]};
+	}
+	f->loop = f->loops[0];
+	f->store = f->stores[0];
+	expect_int(space_open(shard, FIX_LOOPS, &f->space), 0);
+	ns.space = f->space;
 	if (target_open(&opts, why, &f->target) != 0)
 		fail_msg("target: %s", why);
 	expect_int(target_listen(f->target, &addr, NULL, &f->port), 0);
@@ -136,9 +166,18 @@ static inline void fix_stop(struct fix *f)
 {
 	if (!f->target_gone)
 		target_shut(f);
-	store_close(&f->store, set_flag, &f->store_gone);
-	expect(sim_run_until(flag_is_set, &f->store_gone, PATIENCE_NS));
-	loop_close(&f->loop);
+	for (unsigned i = 0; i < FIX_LOOPS; i++) {
+		f->store_gone = false;
+		store_close(&f->stores[i], set_flag, &f->store_gone);
+		expect(sim_run_until(flag_is_set, &f->store_gone, PATIENCE_NS));
+	}
+	space_close(&f->space);
+	f->store = NULL;
+	for (unsigned i = 0; i < FIX_LOOPS; i++) {
+		expect(store_pool_close(&f->pools[i]));
+		loop_close(&f->loops[i]);
+	}
+	f->loop = NULL;
 }
 
 static inline void fix_close(struct fix *f)

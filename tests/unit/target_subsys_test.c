@@ -36,7 +36,7 @@ static void event_ask(struct ask *a, struct link *l)
 static int ns_add(struct fix *f, const char *nqn, uint32_t nsid)
 {
 	struct target_ns_opts opts = {
-		.nsid = nsid, .store = f->store, .evicts = true};
+		.nsid = nsid, .space = f->space, .evicts = true};
 	char why[256] = "";
 	bool known = false;
 	int rc = target_ns_add(f->target, nqn, &opts, why, set_flag, &known);
