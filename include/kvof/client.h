@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvof: raw values in a Key Value namespace over NVMe-oF. For what an inference engine wants
- * (identity, tiers, checksums) see cache.h; here keys are 1 to 16 opaque bytes and values are moved
- * as they are.
+ * kvof: raw values in a Key Value namespace, or blocks in a block namespace, over NVMe-oF. For what
+ * an inference engine wants (identity, tiers, checksums) see cache.h; here keys are 1 to 16 opaque
+ * bytes and values are moved as they are.
  *
  * Threads: any thread may call; a handle has one thread of its own that does all input and output.
  * Calls of one handle may run side by side, but for kvof_client_close(), which must be the last.
@@ -15,12 +15,14 @@
  * the result; where a result says `busy`, until the event KVOF_CLIENT_RELEASED. The blocking calls
  * wait for that too: they return at most 250 ms after the deadline then.
  *
- * Order: operations on one key take effect in the order they were submitted. List has no order.
+ * Order: operations on one key take effect in the order they were submitted. List has no order, and
+ * operations on blocks have none: wait for one before another on the same blocks.
  *
  * A lost connection is made again, in the background, until the handle is closed; meanwhile
  * operations wait, until their deadline. Retrieve, Exist and List in flight are sent again by
- * themselves. Store and Delete that were sent end with -ECONNRESET (not known whether they took
- * effect), or, with KVOF_CLIENT_REPEAT_OK, are sent again too.
+ * themselves, as are Read, Flush and Compare. What changes something and was sent ends with
+ * -ECONNRESET (not known whether they took effect), or, with KVOF_CLIENT_REPEAT_OK, are sent again
+ * too.
  *
  * Errors: see error.h. No call aborts for a bad argument.
  */
@@ -59,6 +61,8 @@ struct kvof_client_opts {
 	uint32_t background;            /* 1: open returns at once, also while the array is away */
 	uint64_t connect_ns;            /* 0: 3 s */
 	uint64_t deadline_ns;           /* default of the operations; 0: 5 s */
+	uint32_t block;                 /* 1: a block namespace, not a Key Value one */
+	uint32_t reserved;              /* 0 */
 };
 
 /**
@@ -87,6 +91,8 @@ struct kvof_client_info {
 	uint64_t capacity_bytes, used_bytes;    /* as the array reported when it was connected */
 	char subnqn[224];
 	char last_error[256];           /* sentence about the last lost connection; "" */
+	uint32_t block_bytes;           /* of a block namespace; 0: Key Value */
+	uint32_t transfer_bytes_max;    /* of one operation on blocks */
 };
 /* Return: 0; -EINVAL; -ESHUTDOWN. Cheap; any thread. */
 int kvof_client_info(struct kvof_client *client, struct kvof_client_info *out);
@@ -104,6 +110,7 @@ enum kvof_client_flag {
 	KVOF_CLIENT_IF_PRESENT = 2,     /* Store: only if there is, else -ENOENT */
 	KVOF_CLIENT_REPEAT_OK = 4,      /* Store, Delete: may be carried out twice after a lost
 					 * connection, for values that are a function of the key */
+	KVOF_CLIENT_FUA = 8,            /* Write, Zero: on stable media when it is done */
 };
 
 /**
@@ -146,10 +153,52 @@ int kvof_client_delete(struct kvof_client *client, const struct kvof_key *key,
 int kvof_client_list(struct kvof_client *client, const struct kvof_key *from,
 		     struct kvof_key *keys, size_t n_max, uint64_t deadline_ns, size_t *n);
 
+/* --- blocks, one at a time, blocking -------------------- */
+
+/**
+ * kvof_client_read() - reads blocks
+ * @offset, @bytes: whole blocks of the namespace, of any number; room for them
+ *
+ * What was never written, or was deallocated, reads as zeros. Larger than transfer_bytes_max is
+ * done in pieces, several at a time. When it fails, nothing is said about the bytes in @room.
+ * Return: 0; -EINVAL (also: beyond the end); -EIO; or another value of error.h.
+ */
+int kvof_client_read(struct kvof_client *client, uint64_t offset, void *room, size_t bytes,
+		     uint64_t deadline_ns);
+
+/**
+ * kvof_client_write() - writes blocks, as kvof_client_read()
+ * @flags: KVOF_CLIENT_FUA, KVOF_CLIENT_REPEAT_OK
+ *
+ * When 0 is returned the blocks are on the array's drives, with KVOF_CLIENT_FUA on stable media.
+ * Return: 0; -EINVAL; -ENOSPC a thin namespace has no room left; -EIO; ... When it fails, any of
+ * the blocks may have been written.
+ */
+int kvof_client_write(struct kvof_client *client, uint64_t offset, const void *from, size_t bytes,
+		      uint32_t flags, uint64_t deadline_ns);
+
+/* All blocks that were written before are on stable media. Return: 0; -EIO; ... */
+int kvof_client_flush(struct kvof_client *client, uint64_t deadline_ns);
+
+/* Blocks become zeros (flags as kvof_client_write()). Return: as kvof_client_write(). */
+int kvof_client_zero(struct kvof_client *client, uint64_t offset, uint64_t bytes, uint32_t flags,
+		     uint64_t deadline_ns);
+
+/* Blocks become zeros and their room may be used for others. Return: as kvof_client_write(). */
+int kvof_client_deallocate(struct kvof_client *client, uint64_t offset, uint64_t bytes,
+			   uint64_t deadline_ns);
+
+/* Return: 0 the blocks are equal to the bytes; -EBADMSG they differ; -EINVAL; -EIO; ... */
+int kvof_client_compare(struct kvof_client *client, uint64_t offset, const void *with, size_t bytes,
+			uint64_t deadline_ns);
+
 /* --- batches -------------------- */
 
 enum kvof_client_op {
 	KVOF_CLIENT_STORE, KVOF_CLIENT_RETRIEVE, KVOF_CLIENT_EXIST, KVOF_CLIENT_DELETE,
+	/* of a block namespace; key is not looked at */
+	KVOF_CLIENT_READ, KVOF_CLIENT_WRITE, KVOF_CLIENT_FLUSH, KVOF_CLIENT_ZERO,
+	KVOF_CLIENT_DEALLOCATE, KVOF_CLIENT_COMPARE,
 };
 
 struct kvof_client_req {
@@ -158,6 +207,9 @@ struct kvof_client_req {
 	struct kvof_key key;
 	uint32_t iov_count;             /* at most 1024 */
 	const struct iovec *iov;        /* the value, or room for it; the array itself is copied */
+	/* Blocks, in bytes and whole blocks: where; how much (Zero, Deallocate; else as iov
+	 * says) */
+	uint64_t offset, range;
 };
 
 enum kvof_client_result_flag {

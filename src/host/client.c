@@ -337,7 +337,15 @@ static struct kv_key key_of(const struct kvof_key *key)
 static const enum host_op_kind client_kind[] = {
 	[KVOF_CLIENT_STORE] = HOST_STORE, [KVOF_CLIENT_RETRIEVE] = HOST_RETRIEVE,
 	[KVOF_CLIENT_EXIST] = HOST_EXIST, [KVOF_CLIENT_DELETE] = HOST_DELETE,
+	[KVOF_CLIENT_READ] = HOST_READ, [KVOF_CLIENT_WRITE] = HOST_WRITE,
+	[KVOF_CLIENT_FLUSH] = HOST_FLUSH, [KVOF_CLIENT_ZERO] = HOST_ZERO,
+	[KVOF_CLIENT_DEALLOCATE] = HOST_DEALLOCATE, [KVOF_CLIENT_COMPARE] = HOST_COMPARE,
 };
+
+static bool req_is_block(const struct kvof_client_req *r)
+{
+	return r->op >= KVOF_CLIENT_READ;
+}
 
 /* Checks one request; -EINVAL, or 0 with the sum of its pieces. */
 static int req_check(const struct kvof_client_req *r, uint32_t *bytes)
@@ -345,9 +353,11 @@ static int req_check(const struct kvof_client_req *r, uint32_t *bytes)
 	const uint32_t conditions = KVOF_CLIENT_IF_ABSENT | KVOF_CLIENT_IF_PRESENT;
 	uint64_t sum = 0;
 
-	if (r->op > KVOF_CLIENT_DELETE || key_check(&r->key, 1) < 0)
+	if (r->op > KVOF_CLIENT_COMPARE || (!req_is_block(r) && key_check(&r->key, 1) < 0))
 		return -EINVAL;
-	if (r->flags & ~(conditions | KVOF_CLIENT_REPEAT_OK) ||
+	if (r->flags & KVOF_CLIENT_FUA && r->op != KVOF_CLIENT_WRITE && r->op != KVOF_CLIENT_ZERO)
+		return -EINVAL;
+	if (r->flags & ~(conditions | KVOF_CLIENT_REPEAT_OK | KVOF_CLIENT_FUA) ||
 	    (r->flags & conditions && r->op != KVOF_CLIENT_STORE) ||
 	    (r->flags & conditions) == conditions)
 		return -EINVAL;
@@ -395,7 +405,11 @@ static int batch_make(struct kvof_client *c, const struct kvof_client_req *reqs,
 
 		must(req_check(&reqs[i], &bytes) == 0);
 		op->kind = client_kind[reqs[i].op];
-		op->key = key_of(&reqs[i].key);
+		if (!req_is_block(&reqs[i]))
+			op->key = key_of(&reqs[i].key);
+		op->offset_bytes = reqs[i].offset;
+		op->range_bytes = reqs[i].iov_count > 0 ? bytes : reqs[i].range;
+		op->fua = reqs[i].flags & KVOF_CLIENT_FUA;
 		op->if_absent = reqs[i].flags & KVOF_CLIENT_IF_ABSENT;
 		op->if_present = reqs[i].flags & KVOF_CLIENT_IF_PRESENT;
 		op->repeat_ok = reqs[i].flags & KVOF_CLIENT_REPEAT_OK;
@@ -626,6 +640,119 @@ int kvof_client_list(struct kvof_client *c, const struct kvof_key *from, struct 
 	return rc;
 }
 
+/* --- blocks, one at a time -------------------- */
+
+#define CLIENT_PIECES 8                /* of one call in flight at once */
+
+static uint64_t client_piece_bytes(struct kvof_client *c, const struct kvof_client_req *req)
+{
+	struct kvof_client_info info;
+	uint64_t most;
+
+	if (kvof_client_info(c, &info) != 0 || info.block_bytes == 0)
+		return 0;
+	most = req->op == KVOF_CLIENT_DEALLOCATE ? GiB : UINT64_C(65536) * info.block_bytes;
+	if (req->iov_count > 0)
+		most = bytes_min(most, info.transfer_bytes_max);
+	return most / info.block_bytes * info.block_bytes;
+}
+
+/* One request of any length, in pieces that the namespace takes. */
+static int client_blocks(struct kvof_client *c, const struct kvof_client_req *whole,
+			 uint64_t deadline_ns)
+{
+	struct kvof_client_req piece[CLIENT_PIECES];
+	struct kvof_client_result result[CLIENT_PIECES];
+	struct iovec iov[CLIENT_PIECES];
+	uint64_t most = client_piece_bytes(c, whole), at = 0, ns = client_clock_ns();
+	int rc = client_check(c);
+
+	deadline_ns = deadline_ns != 0 || rc < 0 ? deadline_ns : c->deadline_ns;
+	if (rc == 0 && (!c->host_opts.block || whole->range == 0))
+		rc = -EINVAL;
+	if (rc == 0 && most == 0)
+		rc = -ECONNRESET;              /* in the background, and never connected so far */
+	while (rc == 0 && at < whole->range) {
+		uint64_t passed = client_clock_ns() - ns;
+		unsigned n = 0;
+
+		for (; n < CLIENT_PIECES && at < whole->range; n++) {
+			piece[n] = *whole;
+			piece[n].offset += at;
+			piece[n].range = bytes_min(whole->range - at, most);
+			iov[n] = (struct iovec){NULL, piece[n].range};
+			if (whole->iov_count > 0) {
+				iov[n].iov_base = (uint8_t *)whole->iov->iov_base + at;
+				piece[n].iov = &iov[n];
+			}
+			at += piece[n].range;
+		}
+		rc = kvof_client_wait(c, piece, n, passed < deadline_ns ? deadline_ns - passed : 1,
+				      result);
+		for (unsigned i = 0; i < n && rc == 0; i++)
+			rc = result[i].res;
+	}
+	return rc;
+}
+
+static int client_data(struct kvof_client *c, uint32_t op, uint64_t offset, void *data,
+		       size_t bytes, uint32_t flags, uint64_t deadline_ns)
+{
+	struct iovec iov = {data, bytes};
+	struct kvof_client_req req = {.op = op, .flags = flags, .offset = offset, .range = bytes,
+		.iov = &iov, .iov_count = 1};
+
+	return data == NULL || bytes == 0 ? -EINVAL : client_blocks(c, &req, deadline_ns);
+}
+
+int kvof_client_read(struct kvof_client *c, uint64_t offset, void *room, size_t bytes,
+		     uint64_t deadline_ns)
+{
+	return client_data(c, KVOF_CLIENT_READ, offset, room, bytes, 0, deadline_ns);
+}
+
+int kvof_client_write(struct kvof_client *c, uint64_t offset, const void *from, size_t bytes,
+		      uint32_t flags, uint64_t deadline_ns)
+{
+	union { const void *from; void *base; } data = {from};
+
+	return client_data(c, KVOF_CLIENT_WRITE, offset, data.base, bytes, flags, deadline_ns);
+}
+
+int kvof_client_compare(struct kvof_client *c, uint64_t offset, const void *with, size_t bytes,
+			uint64_t deadline_ns)
+{
+	union { const void *from; void *base; } data = {with};
+
+	return client_data(c, KVOF_CLIENT_COMPARE, offset, data.base, bytes, 0, deadline_ns);
+}
+
+int kvof_client_zero(struct kvof_client *c, uint64_t offset, uint64_t bytes, uint32_t flags,
+		     uint64_t deadline_ns)
+{
+	struct kvof_client_req req = {.op = KVOF_CLIENT_ZERO, .flags = flags, .offset = offset,
+		.range = bytes};
+
+	return client_blocks(c, &req, deadline_ns);
+}
+
+int kvof_client_deallocate(struct kvof_client *c, uint64_t offset, uint64_t bytes,
+			   uint64_t deadline_ns)
+{
+	struct kvof_client_req req = {.op = KVOF_CLIENT_DEALLOCATE, .offset = offset,
+		.range = bytes};
+
+	return client_blocks(c, &req, deadline_ns);
+}
+
+int kvof_client_flush(struct kvof_client *c, uint64_t deadline_ns)
+{
+	struct kvof_client_req req = {.op = KVOF_CLIENT_FLUSH};
+	struct kvof_client_result result;
+
+	return client_one(c, &req, deadline_ns, &result);
+}
+
 /* --- the client's thread -------------------- */
 
 static void client_settle(struct kvof_client *c, int rc)
@@ -649,6 +776,8 @@ static void client_state(void *arg, enum host_state state, int why)
 		c->info.nsid = ns->nsid;
 		c->info.value_bytes_max = ns->value_bytes_max;
 		c->info.key_bytes_max = ns->key_bytes_max;
+		c->info.block_bytes = ns->block_bytes;
+		c->info.transfer_bytes_max = (uint32_t)bytes_min(ns->transfer_bytes_max, GiB);
 		c->info.capacity_bytes = ns->capacity_bytes;
 		c->info.used_bytes = ns->used_bytes;
 		snprintf(c->info.subnqn, sizeof(c->info.subnqn), "%s", ns->subnqn);
@@ -735,6 +864,7 @@ static int client_opts_read(const struct kvof_client_opts *in, struct kvof_clien
 
 	if (in == NULL || in->struct_bytes != sizeof(*in) || in->target == NULL ||
 	    in->digests & ~(KVOF_DIGEST_HEADER | KVOF_DIGEST_DATA) || in->background > 1 ||
+	    in->block > 1 || in->reserved != 0 ||
 	    in->queues > HOST_QUEUES_MAX || in->depth > HOST_DEPTH_MAX ||
 	    in->in_flight_max > 16 * MiB) {
 		snprintf(c->why, sizeof(c->why), "an option is missing or out of range");
@@ -750,6 +880,7 @@ static int client_opts_read(const struct kvof_client_opts *in, struct kvof_clien
 		}
 		snprintf(o->hostnqn, sizeof(o->hostnqn), "%s", in->host_nqn);
 	}
+	o->block = in->block;
 	o->queues = in->queues;
 	o->depth = in->depth;
 	o->header_digest = in->digests & KVOF_DIGEST_HEADER;

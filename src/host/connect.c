@@ -369,6 +369,11 @@ static void list_send(struct assoc *a)
 	assoc_command(a, &sqe, NV_IDENTIFY_BYTES);
 }
 
+static const char *kind_name(const struct assoc *a)
+{
+	return a->opts.block ? "block" : "KV";
+}
+
 /* The next namespace of the list, the next page of the list, or no more. */
 static void list_next(struct assoc *a)
 {
@@ -381,8 +386,8 @@ static void list_next(struct assoc *a)
 		return;
 	}
 	if (nsid == 0) {
-		assoc_fail(a, -ENOENT, "%s port %u: %s has no KV namespace", a->opts.addr.host,
-			   a->opts.addr.port, a->opts.subnqn);
+		assoc_fail(a, -ENOENT, "%s port %u: %s has no %s namespace", a->opts.addr.host,
+			   a->opts.addr.port, a->opts.subnqn, kind_name(a));
 	} else if (nsid <= a->nsid || nsid == NV_NSID_ALL) {
 		assoc_fail(a, -EPROTO, "%s port %u: the list of namespaces does not ascend",
 			   a->opts.addr.host, a->opts.addr.port);
@@ -420,11 +425,13 @@ static void descriptors_got(struct assoc *a)
 		assoc_nonsense(a, "the namespace's list of descriptors", &bad);
 		return;
 	}
-	if (ids.csi_given && ids.csi == NV_CSI_KV)
+	if (ids.csi == (a->opts.block ? NV_CSI_NVM : NV_CSI_KV) &&
+	    (ids.csi_given || a->opts.block))
 		assoc_go(a, STEP_NAMESPACE);
 	else if (a->opts.nsid != 0)
-		assoc_fail(a, -ENOENT, "%s port %u: namespace %u of %s is no KV namespace",
-			   a->opts.addr.host, a->opts.addr.port, a->nsid, a->opts.subnqn);
+		assoc_fail(a, -ENOENT, "%s port %u: namespace %u of %s is no %s namespace",
+			   a->opts.addr.host, a->opts.addr.port, a->nsid, a->opts.subnqn,
+			   kind_name(a));
 	else
 		list_next(a);
 }
@@ -432,35 +439,60 @@ static void descriptors_got(struct assoc *a)
 static void namespace_send(struct assoc *a)
 {
 	struct nv_identify what = {
-		.cns = NV_CNS_CSI_NAMESPACE, .csi = NV_CSI_KV, .nsid = a->nsid,
+		.cns = a->opts.block ? NV_CNS_NAMESPACE : NV_CNS_CSI_NAMESPACE,
+		.csi = a->opts.block ? 0 : NV_CSI_KV, .nsid = a->nsid,
 	};
 	struct nv_sqe sqe = nv_identify_build(&what);
 
 	assoc_command(a, &sqe, NV_IDENTIFY_BYTES);
 }
 
-static void namespace_got(struct assoc *a)
+/* What Identify says of a block namespace, and of a KV one; an empty sentence: fine. */
+static int facts_block(struct assoc *a, struct bad *bad)
 {
-	const struct nv_id_kv_namespace *id = (const void *)a->page;
-	struct nv_kv_facts kv;
-	struct bad bad = {0, ""};
+	const struct nv_id_namespace *id = (const void *)a->page;
+	struct nv_block_facts facts;
 
-	if (!assoc_page_whole(a))
-		return;
-	if (nv_id_kv_namespace_check(id, &kv, &bad) < 0) {
-		assoc_nonsense(a, "Identify of the KV namespace", &bad);
-		return;
-	}
+	if (nv_id_namespace_check(id, &facts, bad) < 0)
+		return -EPROTO;
 	a->ns = (struct host_ns){
-		.nsid = a->nsid,
+		.block_bytes = facts.block_bytes,
+		.capacity_bytes = facts.blocks * facts.block_bytes,
+		.used_bytes = bytes_min(le64_get(id->nuse), facts.blocks) * facts.block_bytes,
+	};
+	return 0;
+}
+
+static int facts_kv(struct assoc *a, struct bad *bad)
+{
+	struct nv_kv_facts kv;
+
+	if (nv_id_kv_namespace_check((const void *)a->page, &kv, bad) < 0)
+		return -EPROTO;
+	a->ns = (struct host_ns){
 		.value_bytes_max = (uint32_t)bytes_min(kv.value_bytes_max,
 						       a->facts.transfer_bytes_max),
 		.key_bytes_max = kv.key_bytes_max,
 		.capacity_bytes = kv.capacity_bytes,
 		.used_bytes = kv.used_bytes,
-		.transfer_bytes_max = a->facts.transfer_bytes_max,
-		.cntlid = a->cntlid,
 	};
+	return 0;
+}
+
+static void namespace_got(struct assoc *a)
+{
+	struct bad bad = {0, ""};
+
+	if (!assoc_page_whole(a))
+		return;
+	if ((a->opts.block ? facts_block(a, &bad) : facts_kv(a, &bad)) < 0) {
+		assoc_nonsense(a, a->opts.block ? "Identify of the block namespace" :
+						  "Identify of the KV namespace", &bad);
+		return;
+	}
+	a->ns.nsid = a->nsid;
+	a->ns.transfer_bytes_max = a->facts.transfer_bytes_max;
+	a->ns.cntlid = a->cntlid;
 	memcpy(a->ns.subnqn, a->opts.subnqn, sizeof(a->ns.subnqn));
 	memcpy(a->ns.model, a->facts.model, sizeof(a->ns.model));
 	memcpy(a->ns.serial, a->facts.serial, sizeof(a->ns.serial));

@@ -129,6 +129,7 @@ static void host_attach(struct host *h)
 		.addr = h->opts.addr,
 		.ops = h->opts.ops,
 		.nsid = h->opts.nsid,
+		.block = h->opts.block,
 		.queues = h->opts.queues,
 		.depth = h->opts.depth,
 		.header_digest = h->opts.header_digest,

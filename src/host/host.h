@@ -14,7 +14,8 @@
  * until the controller answers or the association ends. List has no place in any order.
  *
  * A lost connection: what was not yet sent, and Retrieve, Exist and List, are sent again after the
- * reconnect. Store and Delete may have been carried out; they are sent again only with
+ * reconnect; so are Read, Flush and Compare. Store, Delete, Write and the other changes of blocks
+ * may have been carried out; they are sent again only with
  * op->repeat_ok, else they end with -ECONNRESET: the outcome is not known.
  */
 #ifndef KVOF_HOST_HOST_H
@@ -45,7 +46,8 @@ struct host_opts {
 	char subnqn[224];                /* "": the only subsystem that Discovery lists */
 	char hostnqn[224];               /* "": nqn.2014-08.org.nvmexpress:uuid:<of this machine> */
 	uint8_t hostid[16];              /* zero: made from hostnqn */
-	uint32_t nsid;                   /* 0: the first KV namespace */
+	bool block;                      /* a block namespace, not a KV one */
+	uint32_t nsid;                   /* 0: the first of that kind */
 	unsigned queues;                 /* I/O queues; 0: 4. The controller may grant fewer */
 	unsigned depth;                  /* commands in flight a queue; 0: 32 */
 	bool header_digest, data_digest;
@@ -63,6 +65,7 @@ struct host_ns {                         /* what Identify said */
 	uint32_t nsid;
 	uint32_t value_bytes_max;        /* KVVML, or what MDTS lets through if that is less */
 	uint16_t key_bytes_max;
+	uint32_t block_bytes;            /* 0: a KV namespace */
 	uint64_t capacity_bytes, used_bytes;
 	uint64_t transfer_bytes_max;     /* MDTS; UINT64_MAX: no limit */
 	uint16_t cntlid;
@@ -70,7 +73,11 @@ struct host_ns {                         /* what Identify said */
 	char subnqn[NV_NQN_BYTES_MAX + 1], model[41], serial[21], firmware[9];
 };
 
-enum host_op_kind { HOST_STORE, HOST_RETRIEVE, HOST_EXIST, HOST_DELETE, HOST_LIST };
+enum host_op_kind {
+	HOST_STORE, HOST_RETRIEVE, HOST_EXIST, HOST_DELETE, HOST_LIST,
+	/* of a block namespace; not ordered among each other */
+	HOST_READ, HOST_WRITE, HOST_FLUSH, HOST_ZERO, HOST_DEALLOCATE, HOST_COMPARE
+};
 
 struct host_op {
 	struct list_link link;           /* the host's */
@@ -83,6 +90,10 @@ struct host_op {
 	const struct iovec *iov;         /* Store: the value; Retrieve, List: room. Leased */
 	unsigned iov_count;
 	uint32_t bytes;                  /* sum of iov */
+	/* Blocks: where, and how much (Read, Write and Compare: as iov). Multiples of
+	 * block_bytes */
+	uint64_t offset_bytes, range_bytes;
+	bool fua;                        /* Write, Zero: durable when done */
 	uint64_t deadline_ns;            /* absolute, loop time; 0: none */
 	/* filled */
 	uint32_t value_bytes;            /* Retrieve: the true stored length, may exceed bytes */

@@ -7,6 +7,7 @@
  *	discover.c  the same for a discovery controller, and its log
  *	queue.c     slots of I/O queues; which operation goes where, deadlines, withdrawal
  *	kv.c        an operation as a command, and its answer as a result
+ *	block.c     the same for blocks
  *	order.c     which operations on one key may run now
  *	deadline.c  heap of deadlines
  *	retry.c     may it be sent again? (pure)
@@ -25,6 +26,7 @@
 #include "nvme/fabrics.h"
 #include "nvme/identify.h"
 #include "nvme/kv.h"
+#include "nvme/nvm.h"
 
 #define HOST_MAGIC 0x6b766831u
 #define ASSOC_MAGIC 0x6b766132u
@@ -111,6 +113,8 @@ struct op_lease {
 	uint8_t digest_tries, reset_tries;
 	bool ordered;                  /* in the order table */
 	bool maybe_done;               /* an earlier sending may have been carried out */
+	struct nv_dsm_range range;     /* Deallocate: what is sent */
+	struct iovec range_iov;
 };
 _Static_assert(sizeof(struct op_lease) <= sizeof(((struct host_op *)0)->lease),
 	       "the lease of an operation holds what the host notes about it");
@@ -169,6 +173,7 @@ struct assoc_opts {
 	char subnqn[NV_NQN_BYTES_MAX + 1], hostnqn[NV_NQN_BYTES_MAX + 1];
 	uint8_t hostid[16];
 	uint32_t nsid;
+	bool block;
 	unsigned queues, depth;
 	bool header_digest, data_digest;
 	bool discovery;
@@ -294,6 +299,13 @@ void host_names_fill(const struct host_opts *opts, char hostnqn[NV_NQN_BYTES_MAX
 int kv_request_build(const struct host_ns *ns, const struct host_op *op, struct wire_req *req);
 /* The result of an operation whose command was answered; fills value_bytes, moved_bytes, status. */
 int kv_answer_read(struct host_op *op, const struct wire_req *req, bool repeated);
+/* block.c: the same for blocks */
+int block_request_build(const struct host_ns *ns, struct host_op *op, struct wire_req *req);
+int block_answer_read(struct host_op *op, const struct wire_req *req);
+static inline bool op_is_block(const struct host_op *op)
+{
+	return op->kind >= HOST_READ;
+}
 static inline bool kv_op_changes(const struct host_op *op)
 {
 	return op->kind == HOST_STORE || op->kind == HOST_DELETE;

@@ -229,7 +229,8 @@ static int op_result(struct host *h, struct host_op *op, const struct wire_req *
 	int out = res;
 
 	if (res == 0) {
-		out = kv_answer_read(op, req, l->maybe_done);
+		out = op_is_block(op) ? block_answer_read(op, req) :
+					kv_answer_read(op, req, l->maybe_done);
 		if (h->assoc != NULL)
 			h->assoc->answered = true;
 	}
@@ -334,7 +335,9 @@ static void op_send(struct host *h, struct queue *q, struct host_op *op)
 	struct slot *s = &q->slot[cid];
 
 	must(s->state == SLOT_FREE && l->state == OP_READY);
-	if (kv_request_build(&h->ns, op, &s->req) < 0) {
+	if (op_is_block(op) != (h->ns.block_bytes != 0) ||
+	    (op_is_block(op) ? block_request_build(&h->ns, op, &s->req) :
+			       kv_request_build(&h->ns, op, &s->req)) < 0) {
 		op_soon(h, op, -EINVAL);
 		return;
 	}
@@ -378,8 +381,10 @@ void queue_kick(struct host *h)
 
 static bool op_well_formed(const struct host_op *op)
 {
-	if ((unsigned)op->kind > HOST_LIST || op->key.len > KV_KEY_BYTES_MAX)
+	if ((unsigned)op->kind > HOST_COMPARE || op->key.len > KV_KEY_BYTES_MAX)
 		return false;
+	if (op_is_block(op))
+		return !op->if_absent && !op->if_present;
 	if (op->key.len == 0 && op->kind != HOST_LIST)
 		return false;
 	if (op->kind == HOST_LIST && op->bytes < NV_KV_LIST_HEADER_BYTES)
@@ -430,7 +435,7 @@ void host_submit(struct host *h, struct host_op *op)
 		if (deadline_heap_first(&h->deadlines) == op)
 			loop_timer_set(h->loop, &h->deadline, op->deadline_ns);
 	}
-	if (op->kind != HOST_LIST) {
+	if (op->kind != HOST_LIST && !op_is_block(op)) {
 		l->order.key = op->key;
 		l->order.changes = kv_op_changes(op);
 		l->order.op = op;

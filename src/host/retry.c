@@ -10,7 +10,8 @@
  *
  * "When live again" is bounded by the operation's deadline and by HOST_RESET_TRIES, since a command
  * may itself be what the controller breaks over. A connection lost before the command was sent does
- * not come here.
+ * not come here. Read, Flush and Compare of blocks are as Retrieve, what changes blocks is as
+ * Store.
  */
 #include <errno.h>
 
@@ -23,7 +24,8 @@ bool retry_is_lost(int res)
 
 enum retry retry_decide(const struct retry_facts *f)
 {
-	bool reads = f->kind == HOST_RETRIEVE || f->kind == HOST_EXIST || f->kind == HOST_LIST;
+	bool reads = f->kind == HOST_RETRIEVE || f->kind == HOST_EXIST || f->kind == HOST_LIST ||
+		     f->kind == HOST_READ || f->kind == HOST_FLUSH || f->kind == HOST_COMPARE;
 
 	if (f->res == 0 && (nv_status_is(f->status, NV_TRANSIENT_TRANSPORT) ||
 			    nv_status_is(f->status, NV_INTERRUPTED)))
