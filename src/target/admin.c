@@ -4,8 +4,9 @@
  * pages in logpage.c. Each checks everything first and takes the controller's page last, so that
  * nothing can fail while it is held. The target's loop.
  *
- * A KV namespace has no blocks: CNS 00h tells its identifiers and a size of zero, so that a host
- * which knows no command sets sees an empty disk and not one that it may format.
+ * A KV namespace has no blocks. CNS 00h tells a host that set CC.CSS to 110b its identifiers and its
+ * size in bytes, with no block format (hosts take NCAP 0 for a namespace that is not there); one
+ * that knows no command sets is told a size of zero, and sees an empty disk, not one to format.
  */
 #include "target/core.h"
 
@@ -70,11 +71,20 @@ static void identify_list(const struct subsys *s, uint32_t after, int csi, struc
 	}
 }
 
-static void identify_namespace(const struct ns *ns, struct nv_id_namespace *id)
+static void identify_namespace(const struct ctrl *c, const struct ns *ns,
+			       struct nv_id_namespace *id)
 {
 	if (ns->ops->csi == NV_CSI_NVM) {
 		ns->ops->identify(ns, (uint8_t *)id);
 		return;
+	}
+	if ((c->cc & NV_CC_CSS) == NV_CC_CSS_IOCS) {
+		const struct store_stat *stat = &ns->stat;
+		uint64_t bytes = stat->capacity_bytes > 0 ? stat->capacity_bytes :
+							    ns->capacity_bytes;
+
+		id->nsze = id->ncap = le64_of(bytes);
+		id->nuse = le64_of(stat->used_bytes);
 	}
 	memcpy(id->nguid, ns->ids.nguid, sizeof(id->nguid));
 	memcpy(id->eui64, ns->ids.eui64, sizeof(id->eui64));
@@ -134,7 +144,7 @@ static void identify_fill(struct req *req)
 		else if (what.cns == NV_CNS_CSI_NAMESPACE)
 			ns->ops->identify(ns, out);
 		else
-			identify_namespace(ns, out);
+			identify_namespace(c, ns, out);
 	}
 	ctrl_page_send(c, req, NV_IDENTIFY_BYTES, NV_IDENTIFY_BYTES);
 }

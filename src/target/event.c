@@ -5,8 +5,8 @@
  *
  *	due ─ told: enabled, and a request is there ─ the log was read, RAE clear ─ may be due again
  *
- * An event that was told is masked until the host has read its log; one that comes in between is
- * due again after that, so nothing is lost and nothing is told twice. The list of changed
+ * An event that was told is masked until the host has read its log, which tells what came in
+ * between: so nothing is lost and nothing is told twice. The list of changed
  * namespaces is kept whether or not the host asked for the event. The controller's loop.
  */
 #include "target/core.h"
@@ -51,6 +51,7 @@ void event_log_read(struct ctrl *c, enum event event)
 {
 	must(event < EVENTS);
 	c->events_told &= ~(1u << event);
+	c->events_due &= ~(1u << event);               /* the log has just told it */
 	event_tell(c);
 }
 

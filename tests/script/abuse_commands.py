@@ -584,3 +584,17 @@ def a31(a):
         assert entry[512:768].rstrip(b'\0 ') == b'127.0.0.1'
         assert c.log(0x70, 1024, 1024)[1] == entry
         status_of(c.identify(2)[0], (0, 2), (0, 0x0B))
+
+
+@case('A32 CNS 00h of a KV namespace has a size for those who know command sets alone')
+def a32(a):
+    with l2(a.port) as c:
+        _, kv_page = c.identify(5, 1, 1)
+        _, page = c.identify(0, 1)
+        nsze, ncap = struct.unpack_from('<QQ', page)
+        assert nsze == ncap == struct.unpack_from('<Q', kv_page)[0] > 0
+        assert page[25] == 0 and page[128:384] == bytes(256), 'no block format'
+        assert page[104:128] == kv_page[48:72], 'NGUID and EUI64'
+    with l2(a.port, cc=0x00460001) as c:
+        _, page = c.identify(0, 1)
+        assert page[:24] == bytes(24), 'a host that knows blocks alone sees a size'

@@ -108,7 +108,7 @@ TEST(a_host_that_did_not_ask_is_told_nothing_and_finds_the_list_all_the_same)
 	fix_close(&f);
 }
 
-TEST(an_event_that_comes_while_the_first_is_unread_is_told_after_the_reading)
+TEST(an_event_that_comes_while_the_first_is_unread_is_told_by_the_log_and_the_next_by_an_event)
 {
 	struct ask one, two;
 	struct fix f;
@@ -125,6 +125,10 @@ TEST(an_event_that_comes_while_the_first_is_unread_is_told_after_the_reading)
 	settle(&f);
 	expect(!two.over);
 	expect_int(changed_log(&f, &h.admin, false), NV_RAW_OK);
+	expect(changed(0) == 2 && changed(1) == 3 && changed(2) == 0);
+	settle(&f);
+	expect(!two.over);
+	expect_int(ns_add(&f, SUBNQN, 4), 0);
 	expect_int(ask_wait(&f, &two), NV_RAW_OK);
 	expect_int(f.dw0, NV_EVENT_NAMESPACE_CHANGED);
 	lk_close(&f, &h);
