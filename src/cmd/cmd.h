@@ -37,6 +37,8 @@ int cmd_bench(int argc, char **argv);
 int cmd_bench_store(int argc, char **argv);
 int cmd_config(int argc, char **argv);
 int cmd_fsck(int argc, char **argv);
+int cmd_ns(int argc, char **argv);
+int cmd_subsys(int argc, char **argv);
 
 /* --- options (args.c) -------------------- */
 

@@ -18,10 +18,12 @@
 
 #include "base/must.h"
 #include "cmd/cmd.h"
+#include "cmd/control.h"
 #include "nvme/fabrics.h"
+#include "store/set.h"
 #include "target/target.h"
 
-enum config_type { SIZE, TIME, COUNT, BOOL, NQN, ADDRESS, DRIVE, CHOICE };
+enum config_type { SIZE, TIME, COUNT, BOOL, NQN, ADDRESS, HOST_PORT, DRIVE, PATH, CHOICE };
 enum config_how { ONCE, LIST, ONCE_FLAG };
 
 #define NAME_BYTES 32
@@ -66,6 +68,23 @@ bool config_address_parse(const char *text, struct sock_addr *out)
 	*out = (struct sock_addr){.port = (uint16_t)port};
 	memcpy(out->host, host, host_bytes);
 	return true;
+}
+
+bool config_host_port_parse(const char *text, struct sock_addr *out)
+{
+	char whole[96];
+	const char *colon = strrchr(text, ':');
+	int bytes;
+
+	if (strncmp(text, "http://", 7) == 0)
+		text += 7;
+	if (colon == NULL || colon == text)            /* PORT, or :PORT */
+		bytes = snprintf(whole, sizeof(whole), "tcp://127.0.0.1:%s",
+				 colon == NULL ? text : text + 1);
+	else
+		bytes = snprintf(whole, sizeof(whole), "%s%s",
+				 strncmp(text, "tcp://", 6) == 0 ? "" : "tcp://", text);
+	return bytes > 0 && (size_t)bytes < sizeof(whole) && config_address_parse(whole, out);
 }
 
 bool config_drive_parse(const char *text, char path[256], uint64_t *bytes, const char **why)
@@ -148,6 +167,12 @@ static const char *value_wrong(const struct config_row *row, const char *text)
 	case ADDRESS:
 		return config_address_parse(text, &addr) ? NULL :
 			"not an address (tcp://ADDR:PORT)";
+	case HOST_PORT:
+		return config_host_port_parse(text, &addr) ? NULL :
+			"not an address (ADDR:PORT, or PORT on loopback)";
+	case PATH:
+		return text[0] != '\0' && strlen(text) < CONTROL_PATH_BYTES ? NULL :
+			"the path is empty or longer than 107 bytes";
 	case DRIVE:
 		return config_drive_parse(text, path, &n, &why) ? NULL : why;
 	case BOOL:
@@ -460,7 +485,8 @@ bool config_bool(const struct config *c, enum config_id id)
 static const char *value_name(const struct config_row *row)
 {
 	static const char *const names[] = {[SIZE] = "SIZE", [TIME] = "TIME", [COUNT] = "N",
-		[BOOL] = "", [NQN] = "NQN", [ADDRESS] = "ADDRESS", [DRIVE] = "DRIVE"};
+		[BOOL] = "", [NQN] = "NQN", [ADDRESS] = "ADDRESS", [HOST_PORT] = "ADDR:PORT",
+		[DRIVE] = "DRIVE", [PATH] = "PATH"};
 
 	return row->type == CHOICE ? row->choices : names[row->type];
 }

@@ -51,6 +51,8 @@ bool config_bool(const struct config *c, enum config_id id);
 
 /* tcp://ADDR:PORT, tcp://[v6]:PORT; ADDR numeric. */
 bool config_address_parse(const char *text, struct sock_addr *out);
+/* ADDR:PORT, or PORT or :PORT on loopback; tcp:// or http:// may stand before it. */
+bool config_host_port_parse(const char *text, struct sock_addr *out);
 /* PATH[,size=S]; *bytes 0 without a size. path holds 256 bytes. False with a reason in why. */
 bool config_drive_parse(const char *text, char path[256], uint64_t *bytes, const char **why);
 void config_help(void);

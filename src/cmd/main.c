@@ -16,7 +16,9 @@ struct cmd {
 };
 
 static const struct cmd cmds[] = {
-	{"serve", cmd_serve, "run an array: a Key Value namespace on drives, over NVMe/TCP"},
+	{"serve", cmd_serve, "run an array: namespaces on drives, over NVMe/TCP"},
+	{"ns", cmd_ns, "make, remove and list the namespaces of an array that runs here"},
+	{"subsys", cmd_subsys, "the same for its subsystems: namespaces with hosts of their own"},
 	{"put", cmd_put, "store a value under a key"},
 	{"get", cmd_get, "retrieve a value"},
 	{"exists", cmd_exists, "tell whether a key is there"},

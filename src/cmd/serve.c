@@ -1,20 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `kvof serve`: opens the drives, one KV namespace over them, and serves it until SIGTERM, SIGINT
- * or SIGHUP.
+ * `kvof serve`: opens the drives and what is on them, and serves it until SIGTERM, SIGINT or
+ * SIGHUP.
  *
- *	options ─ checked ─ loop ─ store ─ target ─ listeners ─ "ready" ─ loop_run
- *	signal  ─ target_close (commands end, at most 2 s) ─ store_close (seals, marks clean) ─ exit
+ *	options ─ loops ─ array ─ target ─ listeners ─ control, metrics ─ "ready" ─ loop_run
+ *	signal  ─ control ends what it is at ─ target_close (commands end, at most 2 s) ─ closer:
+ *		  control and metrics go, stores seal and mark clean ─ loops stop ─ exit
  *
  * What can be refused is refused before anything is touched: options first, then the listeners'
- * ports are taken only after the store is open. A stop that takes longer than STOP_NS ends with
- * exit code 3; the store is made for that. One thread, one loop.
+ * ports are taken only after the array is open. A stop that takes longer than STOP_NS ends with
+ * exit code 3; the store is made for that.
+ *
+ * Threads: the first loop is the main thread's; the other loops; control; metrics; and, at the
+ * end, the closer, since closing blocks and the loops must turn meanwhile.
  */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
 #include <inttypes.h>
 #include <net/if.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,10 +31,12 @@
 
 #include "base/log.h"
 #include "base/must.h"
+#include "cmd/array.h"
 #include "cmd/cmd.h"
 #include "cmd/config.h"
+#include "cmd/http.h"
+#include "cmd/manage.h"
 #include "nvme/fabrics.h"
-#include "target/target.h"
 
 #define DRAIN_NS (2 * NS_PER_S)
 #define STOP_NS (4500 * NS_PER_MS)
@@ -36,10 +44,17 @@
 
 struct serve {
 	struct config config;
-	struct loop *loop;
-	struct store_opts store_opts;
-	struct store *store;
+	struct loop *loop[ARRAY_LOOPS_MAX];
+	pthread_t thread[ARRAY_LOOPS_MAX];           /* of all loops but the first */
+	unsigned loop_count;
+	struct array_opts array_opts;
+	struct array *array;
 	struct target *target;
+	struct manage manage;
+	struct control *control;
+	char control_path[CONTROL_PATH_BYTES];
+	struct http *http;
+	struct sock_addr metrics;
 	struct sock_addr listen[CONFIG_VALUES_MAX];
 	unsigned listen_count, conns_max;
 	char path[STORE_DRIVES_MAX][256];
@@ -48,6 +63,9 @@ struct serve {
 	struct loop_op signal_op;
 	struct loop_timer watchdog;
 	bool stopping;
+	pthread_t closer;
+	struct msg step;                             /* of the stop, to the first loop */
+	struct msg stop_msg[ARRAY_LOOPS_MAX];
 };
 
 /* --- options -------------------- */
@@ -132,7 +150,7 @@ static int check_drives(struct serve *s)
 		return CMD_USAGE;
 	}
 	for (unsigned i = 0; i < v->count; i++) {
-		struct store_drive *d = &s->store_opts.drive[i];
+		struct store_drive *d = &s->array_opts.set.drive[i];
 
 		must(config_drive_parse(v->text[i], s->path[i], &d->bytes, &why));
 		d->path = s->path[i];
@@ -144,29 +162,29 @@ static int check_drives(struct serve *s)
 			}
 		}
 	}
-	s->store_opts.drive_count = v->count;
+	s->array_opts.set.drive_count = v->count;
 	return 0;
 }
 
 static int check_options(struct serve *s)
 {
 	const struct config *c = &s->config;
+	uint8_t numeric[16];
 	int code;
 
-	if (config_number(c, CONFIG_block) > 0) {
-		cmd_error("serve", "--block %s: block namespaces are not in this version; leave "
-			  "it out", config_text(c, CONFIG_block));
+	if (config_number(c, CONFIG_block) % 4096 != 0) {
+		cmd_error("serve", "--block %s: not a multiple of 4KiB",
+			  config_text(c, CONFIG_block));
 		return CMD_USAGE;
 	}
 	if (config_is_set(c, CONFIG_metrics)) {
-		cmd_error("serve", "--metrics %s: metrics over HTTP are not in this version; "
-			  "kvof stat shows the counters", config_text(c, CONFIG_metrics));
-		return CMD_USAGE;
-	}
-	if (config_is_set(c, CONFIG_kv) && config_number(c, CONFIG_kv) == 0) {
-		cmd_error("serve", "--kv 0: then there is nothing to serve (block namespaces are "
-			  "not in this version)");
-		return CMD_USAGE;
+		must(config_host_port_parse(config_text(c, CONFIG_metrics), &s->metrics));
+		if (inet_pton(AF_INET, s->metrics.host, numeric) != 1 &&
+		    inet_pton(AF_INET6, s->metrics.host, numeric) != 1) {
+			cmd_error("serve", "--metrics %s: the address must be numeric",
+				  config_text(c, CONFIG_metrics));
+			return CMD_USAGE;
+		}
 	}
 	if (strcmp(config_text(c, CONFIG_subsystem), NV_DISCOVERY_NQN) == 0) {
 		cmd_error("serve", "--subsystem %s: the name of Discovery; choose another",
@@ -182,25 +200,34 @@ static int check_options(struct serve *s)
 	return code != 0 ? code : check_drives(s);
 }
 
-static void fill_store_opts(struct serve *s)
+static void fill_array_opts(struct serve *s)
 {
 	const struct config *c = &s->config;
-	struct store_opts *o = &s->store_opts;
-	uint64_t buffers;
+	struct array_opts *o = &s->array_opts;
+	struct array_want *w = &o->want;
 
-	o->cap_bytes = config_number(c, CONFIG_kv);
+	o->set.format = config_bool(c, CONFIG_format);
+	o->set.degraded = config_bool(c, CONFIG_degraded);
+	o->set.replace = config_bool(c, CONFIG_replace);
+	o->set.shards = (unsigned)config_number(c, CONFIG_shards);
 	o->segment_bytes = (uint32_t)config_number(c, CONFIG_segment_bytes);
-	o->value_bytes_max = (uint32_t)config_number(c, CONFIG_value_bytes_max);
-	o->index_keys_max = config_number(c, CONFIG_index_keys);
-	buffers = config_number(c, CONFIG_buffer_bytes);
-	if (buffers == 0)
-		buffers = 8 * (uint64_t)o->value_bytes_max > 64 * MiB ?
-			8 * (uint64_t)o->value_bytes_max : 64 * MiB;
-	o->buffer_bytes = buffers;
-	o->evict = strcmp(config_text(c, CONFIG_on_full), "evict") == 0;
+	o->index_keys = config_number(c, CONFIG_index_keys);
+	o->buffer_bytes = config_number(c, CONFIG_buffer_bytes);
 	o->ack_durable = strcmp(config_text(c, CONFIG_ack), "durable") == 0;
-	o->format = config_bool(c, CONFIG_format);
-	o->degraded = config_bool(c, CONFIG_degraded);
+	o->host = (const char *const *)c->value[CONFIG_allow_host].text;
+	o->host_count = c->value[CONFIG_allow_host].count;
+	w->kv_given = config_is_set(c, CONFIG_kv);
+	w->kv_bytes = config_number(c, CONFIG_kv);
+	w->block_given = config_is_set(c, CONFIG_block);
+	w->block_size = config_number(c, CONFIG_block);
+	w->block_bytes_given = config_is_set(c, CONFIG_block_bytes);
+	w->block_bytes = strcmp(config_text(c, CONFIG_block_bytes), "512") == 0 ? 512 : 4096;
+	w->value_given = config_is_set(c, CONFIG_value_bytes_max);
+	w->value_bytes_max = (uint32_t)config_number(c, CONFIG_value_bytes_max);
+	w->evict_given = config_is_set(c, CONFIG_on_full);
+	w->evict = strcmp(config_text(c, CONFIG_on_full), "evict") == 0;
+	w->nqn_given = config_is_set(c, CONFIG_subsystem);
+	w->nqn = config_text(c, CONFIG_subsystem);
 }
 
 /* --- start -------------------- */
@@ -242,60 +269,106 @@ static void fit_files(struct serve *s)
 	s->conns_max = lim.rlim_cur > FILES_SPARE + 8 ? (unsigned)lim.rlim_cur - FILES_SPARE : 8;
 }
 
-static int open_loop(struct serve *s)
+static int open_loops(struct serve *s)
 {
 	struct loop_opts opts = {.name = "kvof-serve", .ops_max = 4 * s->conns_max + 4096,
-				 .timers_max = 4 * s->conns_max + TARGET_CTRLS + 64};
-	int rc = loop_open(&opts, &s->loop);
+				 .timers_max = 4 * s->conns_max + TARGET_CTRLS + 128};
+	long cores = sysconf(_SC_NPROCESSORS_ONLN);
 
-	if (rc == 0)
-		return 0;
-	cmd_error("serve", "event loop: %s; see the line above, or ulimit -l and -n",
-		  strerror(-rc));
-	return CMD_FAILED;
-}
+	s->loop_count = (unsigned)config_number(&s->config, CONFIG_loops);
+	if (s->loop_count == 0)
+		s->loop_count = cores < 1 ? 1 : cores > ARRAY_LOOPS_MAX ? ARRAY_LOOPS_MAX :
+			(unsigned)cores;
+	for (unsigned i = 0; i < s->loop_count; i++) {
+		int rc = loop_open(&opts, &s->loop[i]);
 
-static int open_store(struct serve *s)
-{
-	struct store_report report = {0};
-	int rc = store_open(&s->store_opts, s->loop, &s->store, &report);
-
-	if (rc == 0) {
-		if (report.text[0] != '\0')
-			fprintf(stderr, "kvof serve: %s\n", report.text);
-		return 0;
-	}
-	cmd_error("serve", "%s%s", report.text[0] != '\0' ? report.text : strerror(-rc),
-		  rc == -EPROTO ? " (--format)" : "");
-	switch (rc) {
-	case -EINVAL:
-	case -ENOENT:
-		return CMD_USAGE;
-	case -EPROTO:
-		return CMD_REFUSED;
-	default:
+		if (rc == 0)
+			continue;
+		cmd_error("serve", "event loop: %s; see the line above, or ulimit -l and -n",
+			  strerror(-rc));
 		return CMD_FAILED;
 	}
+	return 0;
+}
+
+static void *loop_thread(void *arg)
+{
+	loop_run(arg);
+	return NULL;
+}
+
+/* A core each where there are enough: a loop that moves between cores loses its caches. */
+static void loop_pin(pthread_t thread, unsigned index)
+{
+	cpu_set_t allowed, one;
+	unsigned seen = 0;
+
+	if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
+		return;
+	for (unsigned cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+		if (!CPU_ISSET(cpu, &allowed) || seen++ != index)
+			continue;
+		CPU_ZERO(&one);
+		CPU_SET(cpu, &one);
+		(void)pthread_setaffinity_np(thread, sizeof(one), &one);
+		return;
+	}
+}
+
+static void loops_start(struct serve *s)
+{
+	bool pin = config_bool(&s->config, CONFIG_pin);
+	cpu_set_t allowed;
+
+	for (unsigned i = 1; i < s->loop_count; i++)
+		must(pthread_create(&s->thread[i], NULL, loop_thread, s->loop[i]) == 0);
+	if (!pin || sched_getaffinity(0, sizeof(allowed), &allowed) != 0 ||
+	    (unsigned)CPU_COUNT(&allowed) < s->loop_count)
+		return;
+	for (unsigned i = s->loop_count; i-- > 0;)
+		loop_pin(i == 0 ? pthread_self() : s->thread[i], i);
+}
+
+static void loop_stop_msg(struct loop *here, struct msg *m)
+{
+	loop_stop(here);
+}
+
+static void loops_stop(struct serve *s)
+{
+	for (unsigned i = 0; i < s->loop_count; i++) {
+		s->stop_msg[i] = (struct msg){.run = loop_stop_msg};
+		loop_post(s->loop[i], &s->stop_msg[i]);
+	}
+}
+
+static int open_array(struct serve *s)
+{
+	char why[512] = "";
+	int code;
+
+	s->array_opts.loop = s->loop;
+	s->array_opts.loop_count = s->loop_count;
+	code = array_open(&s->array_opts, &s->array, why);
+	if (code != 0) {
+		cmd_error("serve", "%s", why);
+		return code;
+	}
+	s->memory = array_memory(s->array).memory;
+	return 0;
 }
 
 static int open_target(struct serve *s)
 {
 	const struct config *c = &s->config;
-	struct target_ns_opts ns = {.nsid = 1, .store = s->store, .memory = s->memory,
-		.evicts = s->store_opts.evict, .durable = s->store_opts.ack_durable};
-	struct target_subsys_opts subsys = {
-		.host = (const char *const *)c->value[CONFIG_allow_host].text,
-		.host_count = c->value[CONFIG_allow_host].count, .ns = &ns, .ns_count = 1};
-	struct target_opts opts = {.loop = s->loop, .subsys = &subsys, .subsys_count = 1,
+	struct target_opts opts = {
 		.handshake_ns = config_number(c, CONFIG_handshake),
 		.stall_ns = config_number(c, CONFIG_stall),
 		.queues = (unsigned)config_number(c, CONFIG_io_queues), .conns_max = s->conns_max,
 		.ctrls_max = (unsigned)config_number(c, CONFIG_controllers)};
 	char why[256] = "";
-	int rc;
+	int rc = array_target(s->array, &opts, why, &s->target);
 
-	snprintf(subsys.nqn, sizeof(subsys.nqn), "%s", config_text(c, CONFIG_subsystem));
-	rc = target_open(&opts, why, &s->target);
 	if (rc == 0)
 		return 0;
 	cmd_error("serve", "%s", why[0] != '\0' ? why : strerror(-rc));
@@ -340,24 +413,68 @@ static int open_listeners(struct serve *s)
 	return 0;
 }
 
+/* A path that was asked for and can't be had ends the start; the standard one is only missed. */
+static int open_control(struct serve *s)
+{
+	const char *path = config_text(&s->config, CONFIG_control);
+	bool automatic = strcmp(path, "auto") == 0;
+	char why[256] = "";
+	int rc;
+
+	if (strcmp(path, "none") == 0)
+		return 0;
+	if (automatic)
+		control_path_default(s->listen[0].port, s->control_path);
+	else
+		snprintf(s->control_path, sizeof(s->control_path), "%s", path);
+	s->manage = (struct manage){.array = s->array, .nqn = array_first_nqn(s->array)};
+	rc = control_open(s->control_path, manage_answer, &s->manage, why, &s->control);
+	if (rc == 0)
+		return 0;
+	if (!automatic) {
+		cmd_error("serve", "--control %s", why);
+		return rc == -EINVAL ? CMD_USAGE : CMD_FAILED;
+	}
+	log_warn("no control socket (kvof ns): %s", why);
+	s->control_path[0] = '\0';
+	return 0;
+}
+
+static int open_http(struct serve *s)
+{
+	int rc;
+
+	if (!config_is_set(&s->config, CONFIG_metrics))
+		return 0;
+	rc = http_open(&s->metrics, s->array, &s->http);
+	if (rc == 0)
+		return 0;
+	cmd_error("serve", "--metrics %s: %s", config_text(&s->config, CONFIG_metrics),
+		  rc == -EBUSY ? "the port is in use; choose another, or stop who has it" :
+		  rc == -EINVAL ? "this machine has no such address" : strerror(-rc));
+	return rc == -EINVAL ? CMD_USAGE : CMD_FAILED;
+}
+
 static void print_memory(const struct serve *s)
 {
 	unsigned want = (unsigned)config_number(&s->config, CONFIG_connections);
 	struct target_memory m = target_memory();
 	uint64_t conns = s->conns_max * (m.conn_bytes + m.queue_bytes);
-	struct store_stat stat;
+	struct array_memory a = array_memory(s->array);
 
 	if (s->conns_max < want)
 		fprintf(stderr, "kvof serve: %u connections at most, not %u: raise the limit of "
 			"open files (ulimit -n)\n", s->conns_max, want);
-	store_stat(s->store, &stat);
 	fprintf(stderr, "kvof serve: memory: %" PRIu64 " MiB value buffers, %" PRIu64
 		" MiB index (for %" PRIu64 " keys), up to %" PRIu64
 		" MiB for %u connections (%" PRIu64 " KiB a full queue)%s\n",
-		s->store_opts.buffer_bytes / MiB, (stat.index_bytes + MiB - 1) / MiB,
-		stat.index_keys_max, conns / MiB,
+		a.buffer_bytes / MiB, (a.index_bytes + MiB - 1) / MiB, a.index_keys, conns / MiB,
 		s->conns_max, m.queue_bytes / KiB,
 		s->memory ? "; drives are memory: nothing survives a restart" : "");
+	if (s->http != NULL)
+		fprintf(stderr, "kvof serve: metrics http://%s%s%s:%u/metrics\n",
+			strchr(s->metrics.host, ':') != NULL ? "[" : "", s->metrics.host,
+			strchr(s->metrics.host, ':') != NULL ? "]" : "", s->metrics.port);
 }
 
 static void address_print(const struct sock_addr *a, char *out, size_t out_bytes)
@@ -367,10 +484,23 @@ static void address_print(const struct sock_addr *a, char *out, size_t out_bytes
 	snprintf(out, out_bytes, "tcp://%s%s%s:%u", v6 ? "[" : "", a->host, v6 ? "]" : "", a->port);
 }
 
+static void print_ready_json(const struct serve *s, json_t *all)
+{
+	json_t *out = json_pack("{s:o, s:s, s:i, s:b, s:s, s:i}", "ready", all, "subsystem",
+		array_first_nqn(s->array), "pid", (int)getpid(), "memory", s->memory, "loop",
+		loop_kind(), "loops", (int)s->loop_count);
+
+	must(out != NULL);
+	if (s->control != NULL)
+		json_object_set_new(out, "control", json_string(s->control_path));
+	if (s->http != NULL)
+		json_object_set_new(out, "metrics_port", json_integer(s->metrics.port));
+	cmd_json_print("serve", out, CMD_DONE);
+}
+
 /* An array that nobody reads the line of serves all the same. */
 static void print_ready(const struct serve *s)
 {
-	const char *nqn = config_text(&s->config, CONFIG_subsystem);
 	json_t *all = json_array();
 	char line[128];
 
@@ -381,31 +511,52 @@ static void print_ready(const struct serve *s)
 			printf("%s%s", i == 0 ? "ready " : ",", line);
 	}
 	if (s->config.json) {
-		cmd_json_print("serve", json_pack("{s:o, s:s, s:i, s:b, s:s}", "ready", all,
-			"subsystem", nqn, "pid", (int)getpid(), "memory", s->memory, "loop",
-			loop_kind()), CMD_DONE);
-	} else {
-		printf(" %s\n", nqn);
-		json_decref(all);
-		cmd_output_end("serve", CMD_DONE);
+		print_ready_json(s, all);
+		return;
 	}
+	printf(" %s\n", array_first_nqn(s->array));
+	json_decref(all);
+	cmd_output_end("serve", CMD_DONE);
 }
 
 /* --- stop -------------------- */
 
-static void store_closed(void *arg)
+/* Everything that blocks, while the loops turn. */
+static void *closer_thread(void *arg)
 {
 	struct serve *s = arg;
 
-	loop_timer_cancel(s->loop, &s->watchdog);
-	loop_stop(s->loop);
+	if (s->control != NULL)
+		control_close(&s->control);
+	if (s->http != NULL)
+		http_stop(s->http);
+	array_close(s->array);
+	loops_stop(s);
+	return NULL;
 }
 
 static void target_closed(void *arg)
 {
 	struct serve *s = arg;
 
-	store_close(&s->store, store_closed, s);
+	array_target_gone(s->array);
+	must(pthread_create(&s->closer, NULL, closer_thread, s) == 0);
+}
+
+static void control_has_ended(struct loop *here, struct msg *m)
+{
+	struct serve *s = container_of(m, struct serve, step);
+
+	target_close(&s->target, DRAIN_NS, target_closed, s);
+}
+
+/* On the control thread. */
+static void control_ended(void *arg)
+{
+	struct serve *s = arg;
+
+	s->step = (struct msg){.run = control_has_ended};
+	loop_post(s->loop[0], &s->step);
 }
 
 static void watchdog_fire(struct loop_timer *timer)
@@ -421,11 +572,13 @@ static void stop_begin(struct serve *s)
 		return;
 	s->stopping = true;
 	loop_timer_init(&s->watchdog, watchdog_fire);
-	loop_timer_set(s->loop, &s->watchdog, loop_now_ns(s->loop) + STOP_NS);
-	if (s->target != NULL)
-		target_close(&s->target, DRAIN_NS, target_closed, s);
+	loop_timer_set(s->loop[0], &s->watchdog, loop_now_ns(s->loop[0]) + STOP_NS);
+	if (s->http != NULL)
+		http_draining(s->http);
+	if (s->control != NULL)
+		control_stop(s->control, control_ended, s);
 	else
-		target_closed(s);
+		control_ended(s);
 }
 
 static void signal_came(struct loop_op *op, int res)
@@ -458,7 +611,7 @@ static int open_signals(struct serve *s)
 		return CMD_FAILED;
 	}
 	s->signal_op = (struct loop_op){.done = signal_came};
-	loop_poll(s->loop, s->signal_fd, &s->signal_op);
+	loop_poll(s->loop[0], s->signal_fd, &s->signal_op);
 	return 0;
 }
 
@@ -470,28 +623,46 @@ static int serve_open(struct serve *s)
 
 	if (code != 0)
 		return code;
-	fill_store_opts(s);
+	fill_array_opts(s);
 	fit_files(s);
 	code = check_ports(s);
-	code = code != 0 ? code : open_loop(s);
-	code = code != 0 ? code : open_store(s);
+	code = code != 0 ? code : open_loops(s);
+	code = code != 0 ? code : open_array(s);
 	code = code != 0 ? code : open_target(s);
 	code = code != 0 ? code : open_listeners(s);
-	return code != 0 ? code : open_signals(s);
+	code = code != 0 ? code : open_signals(s);     /* before the threads: they inherit it */
+	code = code != 0 ? code : open_control(s);
+	return code != 0 ? code : open_http(s);
 }
 
 /* What was opened is closed in order, also when opening went wrong in the middle. */
 static void serve_run(struct serve *s, bool serving)
 {
-	if (serving) {
-		print_memory(s);
-		print_ready(s);
-	} else if (s->store != NULL) {
-		stop_begin(s);
-	} else {
+	if (s->target == NULL) {
+		if (s->array == NULL)
+			return;
+		array_close(s->array);
+		array_free(&s->array);
 		return;
 	}
-	loop_run(s->loop);
+	if (serving) {
+		array_print_reports(s->array, stderr);
+		print_memory(s);
+		print_ready(s);
+	} else {
+		if (s->signal_op.done != NULL)
+			loop_poll_cancel(s->loop[0], &s->signal_op);
+		stop_begin(s);
+	}
+	loops_start(s);
+	loop_run(s->loop[0]);
+	for (unsigned i = 1; i < s->loop_count; i++)
+		must(pthread_join(s->thread[i], NULL) == 0);
+	must(pthread_join(s->closer, NULL) == 0);
+	loop_timer_cancel(s->loop[0], &s->watchdog);
+	if (s->http != NULL)
+		http_free(&s->http);
+	array_free(&s->array);
 }
 
 static enum log_level level_of(const char *name)
@@ -503,8 +674,8 @@ static enum log_level level_of(const char *name)
 static void serve_usage(void)
 {
 	printf("usage: kvof serve [--config F] [options]\n\n"
-	       "Serves a Key Value namespace on drives over NVMe/TCP until SIGTERM. Prints one\n"
-	       "line when ready: ready tcp://ADDR:PORT NQN\n\n"
+	       "Serves Key Value and block namespaces on drives over NVMe/TCP until SIGTERM.\n"
+	       "Prints one line when ready: ready tcp://ADDR:PORT NQN\n\n"
 	       "  --config FILE                INI file, as kvof config --effective prints it.\n"
 	       "  --json                       The ready line as JSON.\n");
 	config_help();
@@ -535,8 +706,9 @@ int cmd_serve(int argc, char **argv)
 	}
 	if (s->signal_fd >= 0)
 		close(s->signal_fd);
-	if (s->loop != NULL)
-		loop_close(&s->loop);
+	for (unsigned i = 0; i < ARRAY_LOOPS_MAX; i++)
+		if (s->loop[i] != NULL)
+			loop_close(&s->loop[i]);
 	config_free(&s->config);
 	free(s);
 	return code;

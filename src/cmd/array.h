@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The array behind `kvof serve`: the set of drives, its namespaces open on the loops, and how they
+ * come and go. Private to cmd/.
+ *
+ *	phase      who calls                      what
+ *	opening    the main thread, no loop runs  array_open(), array_target()
+ *	serving    one control thread             array_ns_create(), _remove(), array_subsys_*()
+ *	           the first loop                 array_collect()
+ *	closing    one thread, the loops run      array_close(), when the target is closed
+ *	closed     the main thread                array_free()
+ */
+#ifndef KVOF_CMD_ARRAY_H
+#define KVOF_CMD_ARRAY_H
+
+#include <stdio.h>
+
+#include "store/block.h"
+#include "store/set.h"
+#include "store/space.h"
+#include "target/target.h"
+
+#define ARRAY_LOOPS_MAX SET_SHARDS_MAX
+
+struct array;
+
+/* What a namespace of the first start is made of, and what a later start may say again. */
+struct array_want {
+	bool kv_given, block_given, block_bytes_given, evict_given, value_given, nqn_given;
+	uint64_t kv_bytes, block_size;
+	uint32_t block_bytes, value_bytes_max;
+	bool evict;
+	const char *nqn;
+};
+
+struct array_opts {
+	struct set_opts set;
+	struct loop *const *loop;    /* [loop_count]; the first is the target's */
+	unsigned loop_count;
+	struct array_want want;
+	const char *const *host;     /* allowed at subsystems that have no list of their own */
+	unsigned host_count;
+	bool ack_durable;
+	uint32_t segment_bytes;      /* 0: worked out */
+	/* of all shards and loops together; 0: the same */
+	uint64_t index_keys, buffer_bytes;
+};
+
+/* Exit codes of cmd.h; why says what and what to do. */
+int array_open(const struct array_opts *opts, struct array **out, char why[512]);
+/* Stores and pools; array_free() the rest, on the thread that opened it. */
+void array_close(struct array *a);
+void array_free(struct array **a);
+
+/* Opens the target over what is there; `opts` brings the limits. */
+int array_target(struct array *a, const struct target_opts *opts, char why[256],
+		 struct target **out);
+/* No namespace is given to the target, nor taken from it, any more. */
+void array_target_gone(struct array *a);
+
+/* One line a thing that was found at opening, to standard error. */
+void array_print_reports(const struct array *a, FILE *to);
+
+struct array_memory {
+	uint64_t buffer_bytes, index_bytes, index_keys;
+	bool memory;                 /* a drive is memory */
+};
+struct array_memory array_memory(const struct array *a);
+
+/* --- while serving, on the control thread -------------------- */
+
+/* ns->subsys and what set_ns_create() asks for is filled; the rest is filled on success. */
+int array_ns_create(struct array *a, struct set_ns *ns, char why[512]);
+int array_ns_remove(struct array *a, const char *nqn, uint32_t nsid, char why[512]);
+int array_subsys_create(struct array *a, const char *nqn, const char *const *host,
+			unsigned host_count, char why[512]);
+int array_subsys_remove(struct array *a, const char *nqn, char why[512]);
+const struct set *array_set(const struct array *a);
+const char *array_first_nqn(const struct array *a);
+/* -1: no such subsystem. */
+int array_subsys_number(const struct array *a, const char *nqn);
+
+/* --- what it has done, gathered on the first loop -------------------- */
+
+struct array_row {                   /* one namespace */
+	struct set_ns ns;
+	char nqn[SET_NQN_BYTES];
+	struct store_stat kv;        /* of a kv namespace */
+	struct block_stat block;     /* of a block namespace */
+};
+
+struct array_rows {
+	struct array_row row[SET_NAMESPACES_MAX];
+	unsigned count;
+	struct target_counts target;
+	void (*done)(struct array_rows *r);
+	/* the array's, while in flight */
+	struct msg msg;
+	struct array *array;
+	struct space_stat stat;
+	unsigned next;
+};
+
+/* From any thread, one at a time for each `r`; done() runs on the first loop. */
+void array_collect(struct array *a, struct array_rows *r);
+
+#endif

@@ -1,0 +1,427 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`kvof ns`, `kvof subsys` and the control socket of a running array, and what hosts see of it.
+
+usage: ns_cli.py KVOF [WORDS]     runs the cases whose name contains WORDS
+"""
+import json
+import os
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from cases import case, each, run_all
+from nvmetcp import *
+
+KVOF = sys.argv[1]
+TWO = 'nqn.2026-11.io.kvof:two'
+
+
+class Served(Array):
+    """An array with its control socket in a folder of the case."""
+
+    def __init__(self, folder, *args, drives=('mem,size=512MiB',), **more):
+        self.path = os.path.join(folder, 'control')
+        super().__init__(KVOF, '--control', self.path, *args, drives=drives, **more)
+
+    def run(self, *args):
+        return subprocess.run([KVOF, *args, '--control', self.path], capture_output=True, text=True,
+                              timeout=30)
+
+    def json(self, *args):
+        got = self.run(*args, '--json')
+        assert got.returncode == 0, got.stderr
+        return json.loads(got.stdout)
+
+    def refused(self, code, words, *args):
+        got = self.run(*args)
+        assert got.returncode == code and got.stdout == '', (args, got)
+        assert len(got.stderr.strip().splitlines()) == 1, got.stderr
+        for word in words:
+            assert word in got.stderr, (word, got.stderr)
+
+    def raw(self, line, end=True):
+        with socket.socket(socket.AF_UNIX) as s:
+            s.settimeout(5)
+            s.connect(self.path)
+            try:
+                s.sendall(line)
+                if end:
+                    s.shutdown(socket.SHUT_WR)
+            except BrokenPipeError:
+                pass
+            out = b''
+            while True:
+                part = s.recv(65536)
+                if not part:
+                    return out
+                out += part
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.proc.poll() is None:
+            code, seconds = self.stop()
+            assert code == 0 and seconds < 5, (code, seconds)
+
+
+def ids(h, nsid, **more):
+    _, data = h.admin.identify(3, nsid)
+    out, at = {}, 0
+    while data[at + 1]:
+        out[data[at]] = data[at + 4:at + 4 + data[at + 1]]
+        at += 4 + data[at + 1]
+    return out[1], out[2], out[3]
+
+
+def nsids(h):
+    _, data = h.admin.identify(2)
+    return [n for n in struct.unpack_from('<64I', data) if n]
+
+
+def changed(c, retain=0):
+    answer, data = c.command(sqe(0x02, c.next_cid(), dptr=sgl(0x5A, 4096),
+                                 cdw10=0x04 | 1023 << 16 | retain << 15))
+    status_ok(answer)
+    return [n for n in struct.unpack_from('<1024I', data) if n]
+
+
+@case('a namespace is made, listed, used and removed while the array serves')
+def life(d):
+    with Served(d, '--kv', '128MiB') as a, Host(a.port) as h:
+        rows = a.json('ns', 'ls')['namespaces']
+        assert [(r['nsid'], r['kind']) for r in rows] == [(1, 'kv')], rows
+        made = a.json('ns', 'create', '--size', '96MiB')
+        assert made['nsid'] == 2 and made['kind'] == 'kv' and len(made['uuid']) == 36, made
+        block = a.json('ns', 'create', '--kind', 'block', '--size', '32MiB', '--nsid', '7',
+                       '--block-bytes', '512')
+        assert block['nsid'] == 7 and block['size_bytes'] == 32 << 20 and block['block_bytes'] == 512
+        assert nsids(h) == [1, 2, 7]
+        c = h.io
+        answer, _ = c.command(kv(1, c.next_cid(), b'key', 4, nsid=2, dptr=sgl(1, 4)), b'data')
+        status_ok(answer)
+        assert c.exist(b'key').status == (0, 0x87), 'namespace 1 has not what is in 2'
+        rows = {r['nsid']: r for r in a.json('ns', 'ls')['namespaces']}
+        assert rows[2]['keys'] == 1 and rows[2]['used_bytes'] > 0 and rows[1]['keys'] == 0
+        text = a.run('ns', 'ls')
+        assert text.returncode == 0 and rows[2]['uuid'] in text.stdout and 'block' in text.stdout
+        gone = a.run('ns', 'rm', '2')
+        assert gone.returncode == 0, gone.stderr
+        answer, _ = c.command(kv(0x14, c.next_cid(), b'key', nsid=2))
+        assert answer.status == (0, 0x0B) and answer.dnr
+        assert nsids(h) == [1, 7]
+        a.refused(1, ['namespace 2', 'none'], 'ns', 'rm', '2')
+
+
+@case('hosts that asked for it are told once of what comes and goes, and find it in the list')
+def told(d):
+    with Served(d, '--kv', '128MiB') as a, Host(a.port) as h, Host(a.port, hostid=b'\2' * 16) as deaf:
+        status_ok(h.admin.feature(0x0B, 0x100))
+        h.admin.send(h.admin.capsule(sqe(0x0C, 77)))
+        deaf.admin.send(deaf.admin.capsule(sqe(0x0C, 78)))
+        a.json('ns', 'create', '--size', '64MiB')
+        answer, _ = h.admin.answer()
+        status_ok(answer)
+        assert answer.cid == 77 and answer.dw0 == 0x040002, hex(answer.dw0)
+        assert deaf.admin.silent(), 'a host that did not ask was told'
+        h.admin.send(h.admin.capsule(sqe(0x0C, 79)))
+        a.json('ns', 'create', '--size', '64MiB', '--nsid', '9')
+        assert h.admin.silent(), 'told again before the list was read'
+        assert changed(h.admin, retain=1) == [2, 9]
+        assert changed(h.admin) == [2, 9]
+        assert changed(h.admin) == []
+        assert a.run('ns', 'rm', '9').returncode == 0
+        answer, _ = h.admin.answer()
+        assert answer.cid == 79 and answer.dw0 == 0x040002
+        assert changed(h.admin) == [9] and sorted(changed(deaf.admin)) == [2, 9]
+
+
+@case('identifiers stay over restarts, and are others after remove and create')
+def identifiers(d):
+    drive = os.path.join(d, 'drive')
+    seen = []
+    with Served(d, '--kv', '64MiB', drives=[drive + ',size=256MiB']) as a:
+        a.json('ns', 'create', '--size', '64MiB')
+        a.json('subsys', 'create', TWO)
+        a.json('ns', 'create', '--size', '64MiB', '--subsystem', TWO)
+        with Host(a.port) as h, Host(a.port, subnqn=TWO) as two:
+            seen += [ids(h, 1), ids(h, 2), ids(two, 1)]
+    with Served(d, drives=[drive]) as a, Host(a.port) as h, Host(a.port, subnqn=TWO) as two:
+        assert [ids(h, 1), ids(h, 2), ids(two, 1)] == seen, 'other identifiers after a restart'
+        assert a.run('ns', 'rm', '2').returncode == 0
+        a.json('ns', 'create', '--size', '64MiB', '--nsid', '2')
+        seen.append(ids(h, 2))
+    for part in range(3):
+        assert len({s[part] for s in seen}) == 4, 'two namespaces with one identifier'
+
+
+@case('values and settings are there again after a restart, also after SIGKILL')
+def restart(d):
+    drive = os.path.join(d, 'drive')
+    with Served(d, '--kv', '64MiB', drives=[drive + ',size=256MiB']) as a:
+        a.json('ns', 'create', '--size', '64MiB', '--on-full', 'refuse', '--value-bytes-max', '1MiB')
+        a.json('subsys', 'create', TWO, '--allow-host', 'nqn.2026-11.io.kvof:friend')
+        a.json('ns', 'create', '--size', '64MiB', '--subsystem', TWO)
+        with Host(a.port) as h:
+            c = h.io
+            status_ok(c.command(kv(1, 1, b'kept', 4, nsid=2, dptr=sgl(1, 4)), b'data')[0])
+        before = a.json('ns', 'ls')['namespaces']
+        a.proc.kill()
+        a.proc.wait()
+    with Served(d, drives=[drive]) as a:
+        rows = a.json('ns', 'ls')['namespaces']
+        keep = ('subsystem', 'nsid', 'kind', 'uuid', 'capacity_bytes', 'on_full', 'value_bytes_max')
+        key = lambda r: (r['subsystem'], r['nsid'])
+        assert [[r[k] for k in keep] for r in sorted(rows, key=key)] == \
+            [[r[k] for k in keep] for r in sorted(before, key=key)]
+        assert a.json('subsys', 'ls')['subsystems'][1]['hosts'] == ['nqn.2026-11.io.kvof:friend']
+        with Host(a.port) as h:
+            answer, data = h.io.command(kv(2, 1, b'kept', 16, nsid=2, dptr=sgl(0x5A, 16)))
+            status_ok(answer)
+            assert data == b'data'
+        with l1(a.port) as c:
+            assert c.connect(subnqn=TWO).status == (1, 0x84), 'a stranger got in after the restart'
+        with Host(a.port, subnqn=TWO, hostnqn='nqn.2026-11.io.kvof:friend') as h:
+            assert h.io.exist(b'kept').status == (0, 0x87)
+
+
+@case('subsystems: made, found by Discovery, kept from strangers, removed when empty')
+def subsystems(d):
+    with Served(d, '--kv', '64MiB') as a:
+        with l2(a.port, subnqn=DISCOVERY) as disc:
+            status_ok(disc.feature(0x0B, 0x80000000))
+            disc.send(disc.capsule(sqe(0x0C, 5)))
+            a.json('subsys', 'create', TWO)
+            answer, _ = disc.answer()
+            assert answer.cid == 5 and answer.dw0 == 0x70F002, hex(answer.dw0)
+            _, log = disc.log(0x70, 3072)
+            assert struct.unpack_from('<QQ', log) == (2, 2), struct.unpack_from('<QQ', log)
+        a.refused(4, [TWO, 'exists'], 'subsys', 'create', TWO)
+        a.refused(2, ['NQN'], 'subsys', 'create', 'two')
+        a.refused(2, ['NQN'], 'subsys', 'create', DISCOVERY)
+        a.refused(2, ['NQN'], 'subsys', 'create', TWO + '2', '--allow-host', 'x')
+        a.json('ns', 'create', '--size', '64MiB', '--subsystem', TWO)
+        a.refused(4, [TWO, 'namespaces'], 'subsys', 'rm', TWO)
+        a.refused(4, ['first'], 'subsys', 'rm', NQN)
+        with Host(a.port, subnqn=TWO) as h:
+            assert h.io.exist(b'x').status == (0, 0x87)
+            assert a.run('ns', 'rm', '1', '--subsystem', TWO).returncode == 0
+            assert a.run('subsys', 'rm', TWO).returncode == 0
+            assert h.admin.eof() and h.io.eof(), 'its hosts stay'
+        a.refused(1, [TWO, 'none'], 'subsys', 'rm', TWO)
+        assert len(a.json('subsys', 'ls')['subsystems']) == 1
+
+
+@each('L08 a namespace is removed under load within a second: the host', ['reads', 'stores', 'sends nothing'])
+def removed_under_load(d, what):
+    with Served(d, '--kv', '64MiB') as a, Host(a.port) as other:
+        a.json('ns', 'create', '--size', '256MiB')
+        hosts = [Host(a.port, hostid=bytes([i + 1]) * 16, sqsize=63) for i in range(3)]
+        for h in hosts:
+            status_ok(h.io.command(kv(1, 999, b'v', 8192, nsid=2, dptr=sgl(1, 8192)), bytes(8192))[0])
+            for i in range(60):
+                if what == 'reads':
+                    h.io.send(h.io.capsule(kv(2, i, b'v', 8192, nsid=2, dptr=sgl(0x5A, 8192))))
+                elif what == 'stores':
+                    h.io.send(h.io.capsule(kv(1, i, b's%d' % i, 8192, nsid=2, dptr=sgl(1, 8192)),
+                                           bytes(8192)))
+                else:
+                    h.io.send(h.io.capsule(kv(1, i, b'n%d' % i, 65536, nsid=2, dptr=sgl(0x5A, 65536))))
+        begin = time.monotonic()
+        got = a.run('ns', 'rm', '2')
+        took = time.monotonic() - begin
+        assert got.returncode == 0 and took < 2.0, (got, took)
+        for h in hosts:
+            statuses = []
+            try:
+                while len(statuses) < 60:
+                    pdu = h.io.recv()
+                    if pdu.type == RESP:
+                        statuses.append(pdu.status)
+            except Closed:
+                assert what == 'sends nothing', 'a host that moved its data was cut off'
+            assert set(statuses) <= {(0, 0), (0, 0x0B), (0, 0x87)}, set(statuses)
+            h.close()
+        status_ok(other.io.store(b'other', b'fine'))
+        a.json('ns', 'create', '--size', '256MiB')
+        with Host(a.port) as h:
+            assert h.io.command(kv(0x14, 1, b'v', nsid=2))[0].status == (0, 0x87), 'old values'
+
+
+@case('namespaces come and go 30 times under load, and nothing grows')
+def churn(d):
+    with Served(d, '--kv', '64MiB', drives=[os.path.join(d, 'drive') + ',size=256MiB']) as a:
+        stop, errors = threading.Event(), []
+
+        def load():
+            try:
+                with Host(a.port) as h:
+                    n = 0
+                    while not stop.is_set():
+                        n += 1
+                        status_ok(h.io.store(b'load%d' % (n % 50), bytes(4000)))
+                        assert h.io.command(kv(1, 1, b'x', 4, nsid=2, dptr=sgl(1, 4)), b'data')[0].status \
+                            in ((0, 0), (0, 0x0B))
+            except Exception as e:
+                errors.append(e)
+
+        thread = threading.Thread(target=load)
+        thread.start()
+        for i in range(30):
+            a.json('ns', 'create', '--size', '64MiB', '--nsid', '2')
+            assert a.run('ns', 'rm', '2').returncode == 0
+            if i == 9:
+                rss, fds, room = a.rss_kib(), a.fds(), a.json('ns', 'ls')['free_bytes']
+        stop.set()
+        thread.join()
+        assert not errors, errors
+        assert a.rss_kib() < rss + 4096, (rss, a.rss_kib())
+        assert a.fds() <= fds and a.json('ns', 'ls')['free_bytes'] == room
+
+
+@case('what can not be made is refused with the reason, and changes nothing')
+def refusals(d):
+    with Served(d, '--kv', '64MiB') as a:
+        before = a.json('ns', 'ls')
+        for code, words, args in (
+                (2, ['kind'], ['--kind', 'file', '--size', '1GiB']),
+                (2, ['size'], ['--kind', 'block']),
+                (2, ['4096'], ['--kind', 'block', '--size', '1000']),
+                (2, ['512 or 4096'], ['--kind', 'block', '--size', '1MiB', '--block-bytes', '1024']),
+                (2, ['on_full'], ['--on-full', 'wait']),
+                (2, ['KV'], ['--kind', 'block', '--size', '1MiB', '--on-full', 'evict']),
+                (2, ['KV'], ['--block-bytes', '512']),
+                (2, ['value_bytes_max'], ['--value-bytes-max', '100MiB']),
+                (2, ['buffer'], ['--value-bytes-max', '64MiB']),
+                (2, ['nsid'], ['--nsid', '65']),
+                (4, ['1'], ['--nsid', '1', '--size', '64MiB']),
+                (4, ['free'], ['--size', '1TiB']),
+                (4, ['free'], ['--kind', 'block', '--size', '1TiB']),
+                (1, [TWO], ['--subsystem', TWO, '--size', '64MiB']),
+                (2, ['--sise', '--size'], ['--sise', '1GiB'])):
+            a.refused(code, words, 'ns', 'create', *args)
+        a.refused(2, ['create'], 'ns', 'crate')
+        a.refused(2, ['usage'], 'ns', 'rm')
+        a.refused(2, ['number'], 'ns', 'rm', 'one')
+        assert a.json('ns', 'ls') == before
+        got = subprocess.run([KVOF, 'ns', 'ls', '--control', os.path.join(d, 'nobody')],
+                             capture_output=True, text=True, timeout=10)
+        assert got.returncode == 3 and len(got.stderr.strip().splitlines()) == 1, got
+
+
+@case('hostile bytes on the control socket get one clear error and harm nothing')
+def hostile(d):
+    with Served(d) as a:
+        mode = os.stat(a.path).st_mode
+        assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600, oct(mode)
+        for line in (b'rubbish\n', b'{}\n', b'[]\n', b'{"command": 5}\n', b'{"command": "ns explode"}\n',
+                     b'{"command": "ns ls", "extra": 1}\n', b'{"command": "ns ls", "command": "ns ls"}\n',
+                     b'{"command": "ns create", "size_bytes": -1}\n',
+                     b'{"command": "ns create", "size_bytes": 1e300}\n',
+                     b'{"command": "ns create", "nsid": 4294967297}\n',
+                     b'{"command": "ns create", "kind": "\\u0000kv"}\n', b'{"command": "\xff\xfe"}\n',
+                     b'{"command": "ns rm", "nsid": 0}\n', b'[' * 5000 + b'\n', b'"' + b'x' * 60000 + b'"\n',
+                     b'{"command": "subsys create", "subsystem": "%s"}\n' % (b'n' * 5000),
+                     b'{"command": "subsys create", "subsystem": "nqn.2026-11.io.kvof:h", "hosts": %s}\n' %
+                     json.dumps(['nqn.2026-11.io.kvof:%d' % i for i in range(65)]).encode(),
+                     b'\0' * 100 + b'\n', b'x' * 70000):
+            out = a.raw(line)
+            assert out.count(b'\n') == 1 and out.endswith(b'\n'), (line[:60], out)
+            said = json.loads(out)
+            assert said['ok'] is False and said['error'] and said['exit'] in (1, 2), (line[:60], said)
+        assert a.raw(b'') == b'' and a.raw(b'{"command": "ns ls"') == b''
+        begin = time.monotonic()
+        assert a.raw(b'silent', end=False) == b'', 'a client that says nothing is answered'
+        assert time.monotonic() - begin < 4
+        with Host(a.port) as h:
+            status_ok(h.io.store(b'fine', b'x'))
+        assert len(a.json('ns', 'ls')['namespaces']) == 1
+
+
+@case('a socket left by a killed array is replaced, one that answers is not')
+def stale(d):
+    with Served(d) as a:
+        got = subprocess.run([KVOF, 'serve', '--listen', 'tcp://127.0.0.1:0', '--drive', 'mem,size=64MiB',
+                              '--control', a.path], capture_output=True, text=True, timeout=10)
+        assert got.returncode == 3 and 'another array' in got.stderr, got
+        a.proc.send_signal(signal.SIGKILL)
+        a.proc.wait()
+        assert os.path.exists(a.path)
+    with Served(d) as a:
+        assert len(a.json('ns', 'ls')['namespaces']) == 1
+    assert not os.path.exists(a.path), 'the socket stays after a clean stop'
+    with open(a.path, 'w') as f:
+        f.write('a file of mine')
+    got = subprocess.run([KVOF, 'serve', '--listen', 'tcp://127.0.0.1:0', '--drive', 'mem,size=64MiB',
+                          '--control', a.path], capture_output=True, text=True, timeout=10)
+    assert got.returncode == 2 and 'not a socket' in got.stderr, got
+    assert open(a.path).read() == 'a file of mine'
+    os.chmod(d, 0o777)
+    got = subprocess.run([KVOF, 'serve', '--listen', 'tcp://127.0.0.1:0', '--drive', 'mem,size=64MiB',
+                          '--control', os.path.join(d, 'open')], capture_output=True, text=True, timeout=10)
+    assert got.returncode == 2 and 'other users' in got.stderr, got
+
+
+@case('another user than the owner is refused')
+def other_user(d):
+    if os.geteuid() != 0:
+        return 'not root'
+    with Served(d) as a:
+        os.chmod(d, 0o755)
+        os.chmod(a.path, 0o666)                # what the mode keeps out, asked all the same
+        code = ("import os,socket,sys;os.setgid(65534);os.setuid(65534);s=socket.socket(socket.AF_UNIX);"
+                "s.connect(sys.argv[1]);s.sendall(b'{\"command\": \"ns ls\"}\\n');print(s.recv(999))")
+        parent = os.path.dirname(d)
+        if not os.stat(parent).st_mode & 0o001:
+            return 'the folder of tests is closed to others'
+        got = subprocess.run([sys.executable, '-c', code, a.path], capture_output=True, text=True,
+                             timeout=10)
+        assert 'only the owner' in got.stdout, got
+
+
+@case('by the port alone the socket is found where serve puts it by itself')
+def standard_path(d):
+    env = dict(os.environ, XDG_RUNTIME_DIR=d)
+    proc = subprocess.Popen([KVOF, 'serve', '--listen', 'tcp://127.0.0.1:0', '--drive', 'mem,size=64MiB',
+                             '--json'], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                            env=env)
+    try:
+        row = json.loads(proc.stdout.readline())
+        port = row['ready'][0].rsplit(':', 1)[1]
+        assert row['control'].endswith(f'/kvof/{port}.sock'), row
+        got = subprocess.run([KVOF, 'ns', 'ls', '--port', port, '--json'], capture_output=True,
+                             text=True, timeout=10, env=env)
+        assert got.returncode == 0 and len(json.loads(got.stdout)['namespaces']) == 1, got
+    finally:
+        proc.send_signal(signal.SIGTERM)
+        assert proc.wait(6) == 0
+
+
+@case('SIGTERM while a namespace is made or removed ends within 5 s with exit code 0')
+def stop_in_between(d):
+    for i in range(4):
+        with Served(d, '--kv', '64MiB') as a:
+            client = subprocess.Popen([KVOF, 'ns', 'create', '--size', '64MiB', '--control', a.path],
+                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            if i % 2:
+                client.wait(10)
+                client = subprocess.Popen([KVOF, 'ns', 'rm', '1', '--control', a.path],
+                                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            code, seconds = a.stop()
+            assert code == 0 and seconds < 5, (i, code, seconds)
+            client.wait(10)
+
+
+def in_folder(run):
+    with tempfile.TemporaryDirectory(prefix='kvof-ns-') as folder:
+        return run(folder)
+
+
+sys.exit(run_all(' '.join(sys.argv[2:]), in_folder))
