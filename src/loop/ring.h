@@ -30,6 +30,19 @@ struct ring_inner {
 	void (*reap)(struct loop *l, struct ring_inner *r, int res, unsigned flags);
 };
 
+#define RING_FILES_MAX 64u
+#define RING_BUFFERS_MAX 64u
+#define RING_FIXED_NONE (-1)
+
+/* What the kernel knows beforehand: uring_fixed.c. */
+struct ring_fixed {
+	bool files_on, buffers_on;
+	bool file_used[RING_FILES_MAX];
+	int file[RING_FILES_MAX];
+	struct iovec buffer[RING_BUFFERS_MAX];   /* iov_len 0: free */
+	unsigned buffers_end;                    /* from here on all are free */
+};
+
 struct loop {
 	uint32_t magic;
 	bool ring_on;                           /* enabled: by the thread that turns it */
@@ -49,6 +62,7 @@ struct loop {
 	struct list_link sends;
 	int bell_fd;
 	struct ring_inner bell;
+	struct ring_fixed fixed;
 	/* Other threads write these two; on their own cache line. */
 	_Alignas(64) _Atomic(struct msg *) mail; /* newest first */
 	_Atomic uint32_t asleep;
@@ -57,6 +71,12 @@ struct loop {
 struct io_uring_sqe *ring_sqe(struct loop *l);
 void ring_tag_set(struct io_uring_sqe *sqe, void *at, enum ring_tag tag);
 void ring_cancel(struct loop *l, void *at, enum ring_tag tag);
+
+void ring_fixed_begin(struct loop *l);
+/* A place of the table, or RING_FIXED_NONE: the descriptor does. */
+int ring_file_add(struct loop *l, int fd);
+void ring_file_remove(struct loop *l, int place);
+int ring_buffer_find(const struct loop *l, const void *at, uint64_t bytes);
 
 /* An operation begins; later it is ready, and its callback runs in this turn or the next. */
 void ring_op_begin(struct loop *l, struct loop_op *op, void *owner);

@@ -518,6 +518,18 @@ void loop_buffer_unmap(void *at, uint64_t bytes)
 	free(at);
 }
 
+void loop_buffer_register(struct loop *loop, void *at, uint64_t bytes)
+{
+	OBJ_CHECK(loop, SIM_LOOP_MAGIC);
+	must(at != NULL && bytes > 0);
+}
+
+void loop_buffer_unregister(struct loop *loop, const void *at, uint64_t bytes)
+{
+	OBJ_CHECK(loop, SIM_LOOP_MAGIC);
+	must(at != NULL && bytes > 0);
+}
+
 const char *loop_kind(void)
 {
 	return "simulator";

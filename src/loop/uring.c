@@ -94,8 +94,10 @@ static int ring_open(struct loop *l)
 	while (entries < l->ops_max && entries < RING_ENTRIES_MAX)
 		entries *= 2;
 	rc = io_uring_queue_init_params(entries, &l->ring, &p);
-	if (rc == 0)
+	if (rc == 0) {
+		ring_fixed_begin(l);
 		return 0;
+	}
 	if (rc == -ENOMEM)
 		return -ENOMEM;
 	ring_denied(-rc);

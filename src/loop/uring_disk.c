@@ -56,6 +56,7 @@ struct extent {
 struct disk {
 	uint32_t magic;
 	int fd;                         /* -1: memory */
+	int place;                      /* of fd among the ring's files, or RING_FIXED_NONE */
 	uint8_t *memory;
 	struct loop *loop;
 	struct disk_info info;
@@ -327,6 +328,7 @@ int disk_open(struct loop *loop, const char *path, const struct disk_opts *opts,
 	}
 	d->extent[0].bytes = d->info.bytes;
 	d->extent_count = 1;
+	d->place = d->fd < 0 ? RING_FIXED_NONE : ring_file_add(loop, d->fd);
 	loop->disks++;
 	*out = d;
 	return 0;
@@ -382,6 +384,7 @@ int disk_open_part(struct loop *loop, struct disk *whole, const struct disk_exte
 	if (rc != 0)
 		goto failed;
 	atomic_fetch_add(&whole->parts, 1);
+	d->place = d->fd < 0 ? RING_FIXED_NONE : ring_file_add(loop, d->fd);
 	loop->disks++;
 	*out = d;
 	return 0;
@@ -419,12 +422,16 @@ void disk_close(struct disk **disk)
 	OBJ_TAKE(d, disk, RING_DISK_MAGIC);
 	loop_must_own(d->loop);
 	must(d->flying == 0 && atomic_load(&d->parts) == 0);
-	if (d->whole != NULL)
+	ring_file_remove(d->loop, d->place);
+	if (d->whole != NULL) {
 		must(atomic_fetch_sub(&d->whole->parts, 1) > 0);
-	else if (d->memory != NULL)
+	} else if (d->memory != NULL) {
 		munmap(d->memory, d->info.bytes);
-	else
-		close(d->fd);           /* gives the lock back */
+	} else {
+		/* not by close(): the ring may still know the file */
+		(void)flock(d->fd, LOCK_UN);
+		close(d->fd);
+	}
 	must(d->loop->disks > 0);
 	d->loop->disks--;
 	d->magic = 0;
@@ -501,12 +508,21 @@ static void disk_submit(struct disk *d, struct disk_io *io)
 		uint8_t *base = NULL;
 		size_t piece = iov_at_piece(&lease->at, &base);
 		unsigned bytes = (unsigned)bytes_min(bytes_min(piece, rest), GiB);
+		int fixed = ring_buffer_find(d->loop, base, bytes);
 
 		must(bytes > 0);
-		if (write)
+		if (write && fixed != RING_FIXED_NONE)
+			io_uring_prep_write_fixed(sqe, d->fd, base, bytes, at_bytes, fixed);
+		else if (write)
 			io_uring_prep_write(sqe, d->fd, base, bytes, at_bytes);
+		else if (fixed != RING_FIXED_NONE)
+			io_uring_prep_read_fixed(sqe, d->fd, base, bytes, at_bytes, fixed);
 		else
 			io_uring_prep_read(sqe, d->fd, base, bytes, at_bytes);
+	}
+	if (d->place != RING_FIXED_NONE) {
+		sqe->fd = d->place;
+		sqe->flags |= IOSQE_FIXED_FILE;
 	}
 	ring_tag_set(sqe, io, RING_DISK);
 }
@@ -868,4 +884,77 @@ int disk_discard_now(struct disk *disk, uint64_t bytes, uint64_t offset_bytes)
 	}
 	disk_count(disk, DISK_DISCARD, 0, rc);
 	return rc;
+}
+
+/* ---- many blocking reads at once ---- */
+
+#define MANY_FLYING 64u
+
+static void many_one(struct disk *d, struct disk_read_now *r)
+{
+	r->res = disk_read_now(d, r->into, r->bytes, r->offset_bytes);
+}
+
+/* Hands a read to the ring of the call; false: it does not lie in one piece. */
+static bool many_submit(struct disk *d, struct io_uring *ring, struct disk_read_now *r)
+{
+	uint64_t rest, place = disk_place(d, r->offset_bytes, &rest);
+	struct io_uring_sqe *sqe;
+
+	must(r->bytes > 0 && r->bytes % d->info.align_bytes == 0);
+	must(r->offset_bytes + r->bytes <= d->info.bytes);
+	if (r->bytes > rest || r->bytes > GiB)
+		return false;
+	sqe = io_uring_get_sqe(ring);
+	must(sqe != NULL);
+	io_uring_prep_read(sqe, d->fd, r->into, (unsigned)r->bytes, place);
+	io_uring_sqe_set_data(sqe, r);
+	return true;
+}
+
+/* A short read, or one that failed, is done once more by the call that goes on where it must. */
+static unsigned many_reap(struct disk *d, struct io_uring *ring)
+{
+	struct io_uring_cqe *cqe;
+	unsigned reaped = 0;
+
+	while (io_uring_peek_cqe(ring, &cqe) == 0) {
+		struct disk_read_now *r = io_uring_cqe_get_data(cqe);
+		bool whole = cqe->res >= 0 && (uint64_t)cqe->res == r->bytes;
+
+		io_uring_cqe_seen(ring, cqe);
+		reaped++;
+		r->res = 0;
+		if (whole)
+			disk_count(d, DISK_READ, r->bytes, 0);
+		else
+			many_one(d, r);
+	}
+	return reaped;
+}
+
+void disk_read_many_now(struct disk *disk, struct disk_read_now *reads, unsigned count)
+{
+	struct io_uring ring;
+	unsigned flying = 0, next = 0;
+
+	disk_now_check(disk);
+	if (disk->memory != NULL || count < 2 ||
+	    io_uring_queue_init(MANY_FLYING, &ring, 0) != 0) {
+		for (unsigned i = 0; i < count; i++)
+			many_one(disk, &reads[i]);
+		return;
+	}
+	while (next < count || flying > 0) {
+		for (; next < count && flying < MANY_FLYING; next++) {
+			if (many_submit(disk, &ring, &reads[next]))
+				flying++;
+			else
+				many_one(disk, &reads[next]);
+		}
+		if (flying > 0)
+			(void)io_uring_submit_and_wait(&ring, 1);
+		flying -= many_reap(disk, &ring);
+	}
+	io_uring_queue_exit(&ring);
 }

@@ -39,6 +39,8 @@ int buf_pool_open(struct buf_pool *p, struct loop *loop, uint64_t bytes)
 		buf_pool_close(p);
 		return -ENOMEM;
 	}
+	loop_buffer_register(loop, p->memory, (uint64_t)p->block_count << FMT_BLOCK_SHIFT);
+	p->registered = true;
 	for (unsigned i = p->slot_count; i-- > 0;) {
 		p->slot[i].pool = p;
 		p->slot[i].buf.next = p->free_slots;
@@ -49,6 +51,9 @@ int buf_pool_open(struct buf_pool *p, struct loop *loop, uint64_t bytes)
 
 void buf_pool_close(struct buf_pool *p)
 {
+	if (p->registered)
+		loop_buffer_unregister(p->loop, p->memory,
+				       (uint64_t)p->block_count << FMT_BLOCK_SHIFT);
 	if (p->memory != NULL)
 		loop_buffer_unmap(p->memory, (uint64_t)p->block_count << FMT_BLOCK_SHIFT);
 	free(p->used);

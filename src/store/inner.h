@@ -82,7 +82,7 @@ struct buf_pool {
 	unsigned slot_count, loans;
 	struct list_link waiting;
 	struct loop_op pump;
-	bool pump_set;
+	bool pump_set, registered;
 	struct loop *loop;
 };
 

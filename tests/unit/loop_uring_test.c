@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "base/must.h"
 #include "base/prng.h"
 #include "kt.h"
@@ -818,7 +819,201 @@ TEST(a_failing_file_system_is_told_as_enospc_and_leaves_no_file)
 	loop_close(&l);
 }
 
+/* ---- what is registered beforehand ---- */
+
+enum { POOL = 1 << 20 };
+
+/* Through a disk, in four pieces and one; the operation of the last submission. */
+static uint8_t io_round(struct loop *l, struct disk *d, uint8_t *out, uint8_t *in, unsigned pieces)
+{
+	uint8_t opcode = 0;
+	struct dio x;
+
+	kt_noise(out, POOL / 4);
+	memset(in, 0, POOL / 4);
+	for (int write = 1; write >= 0; write--) {
+		dio_set(&x, write ? out : in, pieces, POOL / 4 / pieces);
+		(write ? disk_write : disk_read)(d, &x.io);
+		opcode = last_sqe(l)->opcode;
+		expect_int(wait_for(l, &x.calls, &x.res), 0);
+	}
+	expect_mem(in, out, POOL / 4);
+	return opcode;
+}
+
+static struct disk *registered_drive(struct loop *l, char path[64])
+{
+	struct disk *d = NULL;
+
+	snprintf(path, 64, "/tmp/kvof-uring-test-%d", (int)getpid());
+	unlink(path);
+	expect_int(disk_open(l, path, &(struct disk_opts){.create_bytes = MiB}, &d), 0);
+	return d;
+}
+
+TEST(registered_memory_is_used_where_a_transfer_lies_in_it)
+{
+	struct loop *l = open_loop();
+	uint8_t *pool = loop_buffer_map(POOL), *other = loop_buffer_map(POOL);
+	char path[64];
+	struct disk *d = registered_drive(l, path);
+	bool files = l->fixed.files_on, buffers = l->fixed.buffers_on;
+
+	loop_buffer_register(l, pool, POOL / 2);
+	buffers &= l->fixed.buffers_end > 0;
+	expect_int(io_round(l, d, pool, pool + POOL / 4, 1),
+		   buffers ? IORING_OP_READ_FIXED : IORING_OP_READ);
+	expect_int(io_round(l, d, pool, pool + POOL / 4, 4), IORING_OP_READV);
+	expect_int(io_round(l, d, pool, pool + POOL / 4 + 4096, 1), IORING_OP_READ);
+	expect_int(io_round(l, d, other, other + POOL / 4, 1), IORING_OP_READ);
+	loop_buffer_unregister(l, pool, POOL);
+	expect_int(io_round(l, d, pool, pool + POOL / 4, 1), IORING_OP_READ);
+	loop_buffer_unmap(pool, POOL);
+	expect_int(io_round(l, d, other, other + POOL / 4, 1), IORING_OP_READ);
+	expect_int(l->fixed.file_used[0], files);
+	disk_close(&d);
+	expect(!l->fixed.file_used[0]);
+	unlink(path);
+	loop_buffer_unmap(other, POOL);
+	loop_close(&l);
+}
+
+static void *round_main(void *arg)
+{
+	void **a = arg;
+
+	expect_int(loop_turn(a[0], 0), 0);      /* a new ring: it gets what the old one had */
+	io_round(a[0], a[1], a[2], (uint8_t *)a[2] + POOL / 4, 1);
+	return NULL;
+}
+
+TEST(what_is_registered_goes_with_the_loop_to_another_thread)
+{
+	struct loop *l = open_loop();
+	uint8_t *pool = loop_buffer_map(POOL);
+	char path[64];
+	struct disk *d = registered_drive(l, path);
+	void *arg[] = {l, d, pool};
+	bool buffers = l->fixed.buffers_on;
+	pthread_t other;
+
+	loop_buffer_register(l, pool, POOL);
+	io_round(l, d, pool, pool + POOL / 4, 1);
+	expect_int(pthread_create(&other, NULL, round_main, arg), 0);
+	pthread_join(other, NULL);
+	expect_int(loop_turn(l, 0), 0);         /* and back */
+	expect_int(io_round(l, d, pool, pool + POOL / 4, 1),
+		   buffers ? IORING_OP_READ_FIXED : IORING_OP_READ);
+	disk_close(&d);
+	loop_buffer_unregister(l, pool, POOL);
+	loop_buffer_unmap(pool, POOL);
+	unlink(path);
+	loop_close(&l);
+}
+
+TEST(more_drives_and_pools_than_there_are_places_work_all_the_same)
+{
+	struct loop *l = open_loop();
+	uint8_t *pool = loop_buffer_map(POOL);
+	char path[64];
+	struct disk *d = registered_drive(l, path), *part[RING_FILES_MAX + 2];
+
+	for (unsigned i = 0; i < ARRAY_COUNT(part); i++)
+		expect_int(disk_open_part(l, d, &(struct disk_extent){0, MiB}, 1, &part[i]), 0);
+	for (unsigned i = 0; i < RING_BUFFERS_MAX + 2; i++)
+		loop_buffer_register(l, pool + (size_t)i * 4096, 4096);
+	for (unsigned i = 0; i < ARRAY_COUNT(part); i++)
+		io_round(l, part[i], pool, pool + POOL / 4, 1);
+	for (unsigned i = 0; i < ARRAY_COUNT(part); i++)
+		disk_close(&part[i]);
+	loop_buffer_unregister(l, pool, POOL);
+	expect(ring_buffer_find(l, pool, 4096) == RING_FIXED_NONE);
+	disk_close(&d);
+	d = NULL;
+	/* the lock is free at once */
+	expect_int(disk_open(l, path, &(struct disk_opts){0}, &d), 0);
+	disk_close(&d);
+	loop_buffer_unmap(pool, POOL);
+	unlink(path);
+	loop_close(&l);
+}
+
 /* ---- a kernel that says no ---- */
+
+static void deny_registering(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_register, 0, 5),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IORING_REGISTER_FILES2, 2, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IORING_REGISTER_BUFFERS2, 1, 0),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOMEM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog prog = {sizeof(code) / sizeof(code[0]), code};
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, 2, &prog) != 0)
+		_exit(77);
+}
+
+/* Return: how often `what` is in `text`. */
+static unsigned count_of(const char *text, const char *what)
+{
+	unsigned n = 0;
+
+	for (const char *at = strstr(text, what); at != NULL; at = strstr(at + 1, what))
+		n++;
+	return n;
+}
+
+TEST(where_nothing_can_be_registered_all_works_and_that_is_told_once)
+{
+	char text[1024] = "";
+	int status, out[2];
+	pid_t child;
+
+	expect_int(pipe(out), 0);
+	child = fork();
+	expect(child >= 0);
+	if (child == 0) {
+		uint8_t *pool;
+		char path[64];
+		struct loop *l;
+		struct disk *d;
+
+		dup2(out[1], STDERR_FILENO);
+		deny_registering();
+		log_level_set(LOG_INFO);
+		pool = loop_buffer_map(POOL);
+		for (unsigned i = 0; i < 2; i++) {
+			l = open_loop();
+			d = registered_drive(l, path);
+			loop_buffer_register(l, pool, POOL);
+			io_round(l, d, pool, pool + POOL / 4, 1);
+			loop_buffer_unregister(l, pool, POOL);
+			disk_close(&d);
+			unlink(path);
+			loop_close(&l);
+		}
+		_exit(0);
+	}
+	close(out[1]);
+	for (size_t at = 0; at < sizeof(text) - 1;) {
+		ssize_t n = read(out[0], text + at, sizeof(text) - 1 - at);
+
+		if (n <= 0)
+			break;
+		at += (size_t)n;
+	}
+	close(out[0]);
+	expect_int(waitpid(child, &status, 0), child);
+	if (WEXITSTATUS(status) == 77)
+		skip_because("no seccomp here");
+	expect_int(status, 0);
+	expect_int(count_of(text, "registered beforehand"), 1);
+}
 
 static void deny_io_uring(void)
 {
