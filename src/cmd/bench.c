@@ -19,6 +19,7 @@
 #include "base/hash.h"
 #include "base/must.h"
 #include "base/prng.h"
+#include "cmd/bench_block.h"
 #include "cmd/cmd.h"
 #include "cmd/meter.h"
 
@@ -46,6 +47,7 @@ struct bench {
 	enum host_op_kind kind;
 	uint64_t seconds_ns;
 	bool keep;
+	struct bench_block_opts block;
 
 	enum bench_phase phase;
 	struct bench_worker *worker;   /* [depth] */
@@ -282,7 +284,11 @@ static int bench_check(struct bench *b)
 
 	if (!cmd_meter_op(&b->meter))
 		return CMD_USAGE;
-	b->kind = kinds[b->meter.op];
+	b->common.block = b->meter.op >= CMD_BENCH_READ;
+	b->kind = b->common.block ? HOST_READ : kinds[b->meter.op];
+	if (b->meter.value_bytes == 0)
+		b->meter.value_bytes = b->common.block ? 4096 : MiB;
+	b->block.seconds_ns = b->seconds_ns;
 	if (strcmp(b->verify, "full") != 0 && strcmp(b->verify, "stamps") != 0) {
 		cmd_error("bench", "--verify %s: full or stamps", b->verify);
 		return CMD_USAGE;
@@ -304,18 +310,24 @@ static int bench_check(struct bench *b)
 static int cmd_bench_fabric(int argc, char **argv)
 {
 	struct bench b = {
-		.meter = {.op_name = "retrieve", .value_bytes = MiB, .depth = 32, .queues = 4,
+		.meter = {.op_name = "retrieve", .depth = 32, .queues = 4,
 			  .keys = 256},
 		.verify = "full", .seconds_ns = 5 * NS_PER_S,
 	};
 	const struct cmd_opt opts[] = {
-		{"op", CMD_TEXT, &b.meter.op_name, "OP", "store, retrieve or exist (retrieve)"},
-		{"value-bytes", CMD_BYTES, &b.meter.value_bytes, "N", "size of each value (1MiB)"},
+		{"op", CMD_TEXT, &b.meter.op_name, "OP", "store, retrieve or exist (retrieve); "
+		 "of blocks read or write"},
+		{"value-bytes", CMD_BYTES, &b.meter.value_bytes, "N",
+		 "size of each value (1MiB), or of each read or write (4096)"},
 		{"depth", CMD_COUNT, &b.meter.depth, "D", "operations in flight in all (32)"},
 		{"queues", CMD_COUNT, &b.meter.queues, "Q", "I/O queues, a connection each (4)"},
 		{"keys", CMD_COUNT, &b.meter.keys, "K", "different keys, taken at random (256)"},
 		{"seconds", CMD_SECONDS, &b.seconds_ns, "S", "how long to measure (5)"},
 		{"verify", CMD_TEXT, &b.verify, "HOW", "full: all bytes; stamps: 8 in each 4 KiB"},
+		{"span", CMD_BYTES, &b.block.span_bytes, "N", "blocks: of the namespace (all)"},
+		{"sequential", CMD_FLAG, &b.block.sequential, NULL, "blocks: in order"},
+		{"overwrite", CMD_FLAG, &b.block.overwrite, NULL,
+		 "blocks: what is there may go; reads write it first, and compare"},
 		{"keep", CMD_FLAG, &b.keep, NULL, "leave the bench's keys in the namespace"},
 		{.name = NULL},
 	};
@@ -342,7 +354,9 @@ static int cmd_bench_fabric(int argc, char **argv)
 		return rc;
 	b.salt = (uint32_t)getpid();
 	b.prng = prng_of(b.salt);
-	if (bench_alloc(&b)) {
+	if (b.common.block) {
+		rc = cmd_bench_block(&b.link, &b.meter, &b.block);
+	} else if (bench_alloc(&b)) {
 		rc = bench_run(&b);
 	} else {
 		cmd_error("bench", "no memory for %u values of %llu bytes", b.meter.depth,

@@ -264,6 +264,10 @@ static int check(struct bench *b)
 
 	if (!cmd_meter_op(&b->meter))
 		return CMD_USAGE;
+	if (b->meter.op >= CMD_BENCH_READ) {
+		cmd_error("bench", "--op %s: store, retrieve or exist", b->meter.op_name);
+		return CMD_USAGE;
+	}
 	memcpy(b->opts.drive, b->drives.drive, sizeof(b->opts.drive));
 	b->opts.drive_count = b->drives.count;
 	if (b->meter.value_bytes > STORE_VALUE_BYTES_LIMIT || b->meter.depth > 4096 ||

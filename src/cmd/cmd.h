@@ -122,6 +122,7 @@ int cmd_output_end(const char *command, int code);
 
 struct cmd_common {                      /* options of every command that connects */
 	bool json, header_digest, data_digest;
+	bool block, any_kind;            /* wants a block namespace, or either kind */
 	const char *host_nqn;
 	unsigned queues, depth;
 	uint64_t timeout_ns, connect_ns;

@@ -58,6 +58,8 @@ static int link_opts(struct cmd_link *link, struct host_opts *o)
 	char why[256];
 
 	*o = (struct host_opts){
+		.block = c->block,
+		.any = c->any_kind,
 		.queues = c->queues != 0 ? c->queues : 1,
 		.depth = c->depth,
 		.header_digest = c->header_digest,

@@ -37,6 +37,8 @@ bool cmd_meter_op(struct cmd_meter *m)
 		[CMD_BENCH_STORE] = "store",
 		[CMD_BENCH_RETRIEVE] = "retrieve",
 		[CMD_BENCH_EXIST] = "exist",
+		[CMD_BENCH_READ] = "read",
+		[CMD_BENCH_WRITE] = "write",
 	};
 
 	for (unsigned i = 0; i < ARRAY_COUNT(names); i++) {
@@ -44,7 +46,8 @@ bool cmd_meter_op(struct cmd_meter *m)
 		if (strcmp(names[i], m->op_name) == 0)
 			return true;
 	}
-	cmd_error("bench", "--op %s: store, retrieve or exist", m->op_name);
+	cmd_error("bench", "--op %s: store, retrieve or exist; read or write for blocks",
+		  m->op_name);
 	return false;
 }
 

@@ -11,7 +11,9 @@
 
 #include <jansson.h>
 
-enum cmd_bench_op { CMD_BENCH_STORE, CMD_BENCH_RETRIEVE, CMD_BENCH_EXIST };
+enum cmd_bench_op {
+	CMD_BENCH_STORE, CMD_BENCH_RETRIEVE, CMD_BENCH_EXIST, CMD_BENCH_READ, CMD_BENCH_WRITE
+};
 
 #define CMD_METER_STEPS 32               /* a bucket is 1/32 of its value wide */
 #define CMD_METER_BUCKETS (64 * CMD_METER_STEPS)

@@ -44,13 +44,35 @@ static void stat_bytes_text(uint64_t bytes, char out[32])
 		 unit[step]);
 }
 
+/* The others count values. */
+static bool stat_row_of_blocks(const struct stat_row *row)
+{
+	static const size_t offset[] = {
+		offsetof(struct nv_kvof_stat, used_bytes),
+		offsetof(struct nv_kvof_stat, capacity_bytes),
+		offsetof(struct nv_kvof_stat, device_read_bytes),
+		offsetof(struct nv_kvof_stat, device_write_bytes),
+		offsetof(struct nv_kvof_stat, io_errors), offsetof(struct nv_kvof_stat, no_space),
+	};
+
+	for (unsigned i = 0; i < ARRAY_COUNT(offset); i++)
+		if (offset[i] == row->offset)
+			return true;
+	return false;
+}
+
 static int stat_print(const struct cmd_link *link, const struct nv_kvof_stat *s)
 {
 	const struct host_ns *ns = host_ns(link->host);
 	char text[32];
 
-	printf("namespace %u of %s, values up to %u bytes%s\n", ns->nsid, ns->subnqn,
-	       ns->value_bytes_max,
+	printf("namespace %u of %s, ", ns->nsid, ns->subnqn);
+	if (ns->block_bytes != 0)
+		printf("block, %llu blocks of %u bytes",
+		       (unsigned long long)(ns->capacity_bytes / ns->block_bytes), ns->block_bytes);
+	else
+		printf("values up to %u bytes", ns->value_bytes_max);
+	printf("%s\n",
 	       le32_get(s->flags) & NV_KVOF_STAT_MEMORY ? ", in memory (not on flash)" : "");
 	if (le32_get(s->drives_failed) > 0)
 		printf("%u of %u drives have failed\n", le32_get(s->drives_failed),
@@ -59,6 +81,8 @@ static int stat_print(const struct cmd_link *link, const struct nv_kvof_stat *s)
 		const struct stat_row *row = &stat_rows[i];
 		uint64_t value = le64_get(*(const le64 *)((const char *)s + row->offset));
 
+		if (ns->block_bytes != 0 && !stat_row_of_blocks(row))
+			continue;
 		if (row->bytes)
 			stat_bytes_text(value, text);
 		else
@@ -70,8 +94,15 @@ static int stat_print(const struct cmd_link *link, const struct nv_kvof_stat *s)
 
 static json_t *stat_json_head(const struct host_ns *ns)
 {
-	return json_pack("{s:I, s:s, s:I}", "nsid", (json_int_t)ns->nsid, "subsystem", ns->subnqn,
-			 "value_bytes_max", (json_int_t)ns->value_bytes_max);
+	json_t *o = json_pack("{s:I, s:s, s:I}", "nsid", (json_int_t)ns->nsid, "subsystem",
+			      ns->subnqn, "value_bytes_max", (json_int_t)ns->value_bytes_max);
+
+	json_object_set_new(o, "kind", json_string(ns->block_bytes != 0 ? "block" : "kv"));
+	if (ns->block_bytes != 0) {
+		json_object_set_new(o, "block_bytes", json_integer(ns->block_bytes));
+		json_object_set_new(o, "size_bytes", json_integer((json_int_t)ns->capacity_bytes));
+	}
+	return o;
 }
 
 static int stat_print_json(const struct cmd_link *link, const struct nv_kvof_stat *s)
@@ -134,7 +165,7 @@ static int stat_run(struct cmd_link *link)
 int cmd_stat(int argc, char **argv)
 {
 	struct cmd_link link;
-	struct cmd_common c = {0};
+	struct cmd_common c = {.any_kind = true};
 	const struct cmd_opt common[] = {CMD_COMMON_OPTS(&c), {.name = NULL}};
 	const struct cmd_usage u = {
 		.name = "stat", .args = "TARGET", .least = 1, .most = 1, .common = common,

@@ -425,6 +425,8 @@ static void descriptors_got(struct assoc *a)
 		assoc_nonsense(a, "the namespace's list of descriptors", &bad);
 		return;
 	}
+	if (a->opts.any)
+		a->opts.block = ids.csi == NV_CSI_NVM;
 	if (ids.csi == (a->opts.block ? NV_CSI_NVM : NV_CSI_KV) &&
 	    (ids.csi_given || a->opts.block))
 		assoc_go(a, STEP_NAMESPACE);

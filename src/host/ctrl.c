@@ -130,6 +130,7 @@ static void host_attach(struct host *h)
 		.ops = h->opts.ops,
 		.nsid = h->opts.nsid,
 		.block = h->opts.block,
+		.any = h->opts.any,
 		.queues = h->opts.queues,
 		.depth = h->opts.depth,
 		.header_digest = h->opts.header_digest,

@@ -47,6 +47,7 @@ struct host_opts {
 	char hostnqn[224];               /* "": nqn.2014-08.org.nvmexpress:uuid:<of this machine> */
 	uint8_t hostid[16];              /* zero: made from hostnqn */
 	bool block;                      /* a block namespace, not a KV one */
+	bool any;                        /* of either kind */
 	uint32_t nsid;                   /* 0: the first of that kind */
 	unsigned queues;                 /* I/O queues; 0: 4. The controller may grant fewer */
 	unsigned depth;                  /* commands in flight a queue; 0: 32 */

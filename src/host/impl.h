@@ -173,7 +173,7 @@ struct assoc_opts {
 	char subnqn[NV_NQN_BYTES_MAX + 1], hostnqn[NV_NQN_BYTES_MAX + 1];
 	uint8_t hostid[16];
 	uint32_t nsid;
-	bool block;
+	bool block, any;               /* any: block is what was found */
 	unsigned queues, depth;
 	bool header_digest, data_digest;
 	bool discovery;

@@ -48,7 +48,7 @@ int kv_request_build(const struct host_ns *ns, const struct host_op *op, struct 
 	case HOST_DELETE:
 		break;
 	default:
-		must(!"an operation on blocks");
+		must(false);                           /* an operation on blocks */
 	}
 	req->sqe = nv_kv_build(ns->nsid, &cmd);
 	return 0;

@@ -340,7 +340,7 @@ void block_io_next(struct block_io *io, int res)
 		io_settle(io);
 		break;
 	default:
-		must(!"a stage that nothing ends");
+		must(false);                           /* a stage that nothing ends */
 	}
 }
 
@@ -734,6 +734,12 @@ void block_begin(struct block *b, struct block_op *op)
 	if (!leg->begun)
 		op_count(b, op);
 	leg->begun = true;
+	if (!b->warm) {                                /* not at open: the loop may move */
+		b->warm = true;
+		for (unsigned i = 0; i < b->part_count; i++)
+			if (!b->part[i].failed)
+				map_pump(&b->part[i]); /* the first slots are zeroed */
+	}
 	leg->at_chunk = first + (b->shard + b->shard_count - first % b->shard_count) %
 				b->shard_count;
 	if (op->kind == BLOCK_FLUSH)

@@ -161,6 +161,7 @@ struct block {
 	uint64_t size_bytes;
 	uint32_t block_bytes;
 	uint8_t uuid[16];
+	bool warm;                           /* there was a request */
 	bool ack_durable, narrow;            /* narrow: blocks are smaller than a drive's */
 	uint64_t io_number, slots;           /* slots: of all parts */
 	struct loop_timer tick;

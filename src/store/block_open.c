@@ -426,9 +426,6 @@ int block_open(const struct block_opts *opts, struct loop *loop, struct block **
 	if (o.bad_pages > 0)
 		(void)fail(&o, 0, "%u map pages of a block namespace are damaged: their chunks "
 			   "can't be read", o.bad_pages);
-	for (unsigned i = 0; i < o.b->part_count; i++)
-		if (!o.b->part[i].failed)
-			map_pump(&o.b->part[i]);       /* the first slots are zeroed */
 	*out = o.b;
 	return 0;
 }
