@@ -4,7 +4,7 @@
  * pages in logpage.c. Each checks everything first and takes the controller's page last, so that
  * nothing can fail while it is held. The target's loop.
  *
- * A KV namespace has no blocks. CNS 00h tells a host that set CC.CSS to 110b its identifiers and its
+ * A KV namespace has no blocks. CNS 00h tells a host that set CC.CSS to 110b identifiers and a
  * size in bytes, with no block format (hosts take NCAP 0 for a namespace that is not there); one
  * that knows no command sets is told a size of zero, and sees an empty disk, not one to format.
  */

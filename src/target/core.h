@@ -161,6 +161,7 @@ struct seat {
 	struct msg unwell_msg;               /* a drive may have failed: the first loop looks */
 	_Atomic bool unwell;                 /* it is on its way */
 
+	struct target_host_counts counts;    /* written here alone, read anywhere */
 	_Atomic uint64_t heard_ns;
 	/* The last errors here, for the first loop to fetch: entry n is in note[n % SEAT_NOTES],
 	 * written before note_count is n + 1; a reader that was overtaken sees that by the
@@ -194,6 +195,7 @@ struct ctrl {
 	_Atomic uint32_t io_on;
 	char hostnqn[NV_NQN_BYTES_MAX + 1];
 	uint8_t hostid[16];
+	struct target_host *host_row;        /* NULL: of Discovery */
 	/* 0: admin; another's is on queue_lane[] and no more than its number here */
 	struct queue *queue[TARGET_QUEUES + 1];
 	uint8_t queue_lane[TARGET_QUEUES + 1];
@@ -285,6 +287,9 @@ static inline void count_add(uint64_t *at, uint64_t n)
 	__atomic_store_n(at, *at + n, __ATOMIC_RELAXED);
 }
 #define COUNT(lane, name, n) count_add(&(lane)->counts.name, (uint64_t)(n))
+/* Of the array, and of the host. */
+#define COUNT_BYTES(q, name, n)                                                                    \
+	(COUNT((q)->lane, name, n), count_add(&(q)->seat->counts.name, (uint64_t)(n)))
 
 struct target {
 	uint32_t magic;
@@ -296,6 +301,7 @@ struct target {
 	unsigned queues_max, conns_max, ctrls_max;
 	struct subsys *subsys[TARGET_SUBSYSTEMS + 1];        /* NULL: none; the first: Discovery */
 	uint64_t discovery_changes;
+	struct target_host *host;            /* [TARGET_HOST_ROWS] */
 	unsigned leaving;                    /* namespaces that were removed, with work left */
 	unsigned telling, ctrls_there;       /* namespaces on their way; controllers in memory */
 	unsigned asking;                     /* subsystems whose statistics are on their way */
@@ -325,6 +331,12 @@ struct ns *subsys_ns(const struct subsys *s, uint32_t nsid);       /* NULL: none
 void subsys_health_look(struct subsys *s);
 /* Asks for the statistics of the namespaces, then next(req) with ns->stat as they were just now. */
 void req_stats_take(struct req *req, void (*next)(struct req *req));
+
+/* --- hosts.c -------------------- */
+
+void host_enter(struct ctrl *c);                      /* it counts for its host from now on */
+void host_leave(struct ctrl *c);
+void host_counts(const struct ctrl *c, struct target_host_counts *out);
 
 /* --- lane.c -------------------- */
 
@@ -421,6 +433,7 @@ void share_lane_close(struct lane *lane);
 extern const struct wire_ctrl_events queue_events;
 
 void queue_close(struct queue *q);                    /* of this one; queue_done() must follow */
+void queue_drop(struct queue *q);                     /* at once: its host moves nothing */
 void queue_kill(struct queue *q);                     /* and, with an admin queue, all others */
 bool queue_idle(const struct queue *q);               /* only AER and HELD are left, or nothing */
 /* Connect has succeeded, on the lane where the queue is to live. */

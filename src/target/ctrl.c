@@ -235,6 +235,8 @@ int ctrl_make(struct subsys *s, const struct nv_connect *connect, struct ctrl **
 	s->ctrl_count++;
 	COUNT(&s->target->lane[0], ctrls, 1);
 	ctrl_keep_alive_set(c, connect->kato_ms);
+	if (!s->discovery)
+		host_enter(c);
 	*out = c;
 	return 0;
 }
@@ -257,6 +259,8 @@ void ctrl_put(struct ctrl *c)
 	}
 	must(c->target->ctrls_there > 0);
 	c->target->ctrls_there--;
+	if (c->host_row != NULL)
+		host_leave(c);
 	subsys_put(c->subsys);
 	free(c->page);
 	c->magic = 0;

@@ -5,7 +5,7 @@
  * target's loop.
  *
  * SMART says what is known and no more: the part of the drives that still serves (spare), what
- * this array read and wrote for hosts since it started, errors. Temperature, hours and wear are the
+ * this controller read and wrote for its host, errors. Temperature, hours and wear are the
  * drives' own and not known here: zero.
  */
 #include "target/core.h"
@@ -35,10 +35,11 @@ static uint32_t log_error(struct ctrl *c, const struct nv_log *log)
 static uint32_t log_smart(struct ctrl *c, const struct nv_log *log)
 {
 	struct nv_log_smart *out = (struct nv_log_smart *)c->page;
-	const struct target_counts *n = target_counts(c->target);
+	struct target_host_counts n;
 	uint64_t media_errors = 0;
 	unsigned spare = 100;
 
+	host_counts(c, &n);
 	if (!log->retain_event)
 		event_log_read(c, EVENT_HEALTH);
 	for (uint32_t nsid = 1; nsid <= TARGET_NAMESPACES; nsid++) {
@@ -60,10 +61,10 @@ static uint32_t log_smart(struct ctrl *c, const struct nv_log *log)
 	out->available_spare_threshold = 10;
 	if (spare < 10)
 		out->critical_warning |= 1 << 0;               /* spare below its threshold */
-	out->data_units_read[0] = le64_of((n->bytes_out + 511999) / 512000);
-	out->data_units_written[0] = le64_of((n->bytes_in + 511999) / 512000);
-	out->host_reads[0] = le64_of(n->retrieves + n->block_reads);
-	out->host_writes[0] = le64_of(n->stores + n->block_writes);
+	out->data_units_read[0] = le64_of((n.bytes_out + 511999) / 512000);
+	out->data_units_written[0] = le64_of((n.bytes_in + 511999) / 512000);
+	out->host_reads[0] = le64_of(n.reads);
+	out->host_writes[0] = le64_of(n.writes);
 	out->media_errors[0] = le64_of(media_errors);
 	ctrl_errors_fetch(c);
 	out->error_log_entries[0] = le64_of(c->errors);

@@ -88,7 +88,7 @@ static void block_end(struct req *req, int res)
 	if (res == -EIO)
 		ctrl_unwell(q->seat);
 	if (res == 0 && req->nvm.opcode == NV_NVM_WRITE)
-		COUNT(q->lane, bytes_in, req->nvm.bytes);
+		COUNT_BYTES(q, bytes_in, req->nvm.bytes);
 	if (res == 0)
 		req_answer(req, NV_OK, 0);
 	if (res == 0 || q->state == QUEUE_DEAD)
@@ -157,7 +157,7 @@ static void block_got(struct block_op *op, int res)
 		block_end(req, res != 0 ? res : -ECONNRESET);
 		return;
 	}
-	COUNT(q->lane, bytes_out, req->nvm.bytes);
+	COUNT_BYTES(q, bytes_out, req->nvm.bytes);
 	req_push(req, req->buf->piece, req->buf->piece_count, req->nvm.bytes);
 	req_answer(req, NV_OK, 0);
 	queue_done(q);
@@ -284,10 +284,12 @@ static void block_execute(struct req *req)
 	switch (req->nvm.opcode) {
 	case NV_NVM_READ:
 		COUNT(req->queue->lane, block_reads, 1);
+		count_add(&req->queue->seat->counts.reads, 1);
 		buffer_take(req, read_begin);
 		break;
 	case NV_NVM_WRITE:
 		COUNT(req->queue->lane, block_writes, 1);
+		count_add(&req->queue->seat->counts.writes, 1);
 		buffer_take(req, pull_begin);
 		break;
 	case NV_NVM_COMPARE:

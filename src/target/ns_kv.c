@@ -61,7 +61,7 @@ static void kv_stored(struct store_op *op, int res)
 
 	must(req->state == REQ_STORE);
 	if (res == 0)
-		COUNT(req->queue->lane, bytes_in, req->kv.bytes);
+		COUNT_BYTES(req->queue, bytes_in, req->kv.bytes);
 	kv_end(req, nv_status_from_errno(res), 0);
 	queue_done(q);
 }
@@ -139,7 +139,7 @@ static void kv_got_what(struct req *req, struct store_op *op, int res)
 		kv_retrieve_again(req);
 	} else if (moves > 0) {
 		must(req->buf->payload_bytes >= moves);
-		COUNT(req->queue->lane, bytes_out, moves);
+		COUNT_BYTES(req->queue, bytes_out, moves);
 		req_push(req, req->buf->piece, req->buf->piece_count, moves);
 #ifdef KVOF_PLANT_TARGET_SHORT_LENGTH
 		req_answer(req, NV_OK, moves);
@@ -373,10 +373,12 @@ static void kv_execute(struct req *req)
 	switch (req->kv.opcode) {
 	case NV_KV_STORE:
 		COUNT(req->queue->lane, stores, 1);
+		count_add(&req->queue->seat->counts.writes, 1);
 		req_buf_take(req, req->kv.bytes, kv_store_begin);
 		break;
 	case NV_KV_RETRIEVE:
 		COUNT(req->queue->lane, retrieves, 1);
+		count_add(&req->queue->seat->counts.reads, 1);
 		kv_retrieve_look(req);
 		break;
 	case NV_KV_LIST:

@@ -197,12 +197,12 @@ static void queue_is_closed(struct loop *here, struct msg *m)
 	q->ctrl->queue[q->qid] = NULL;
 }
 
-void queue_close(struct queue *q)
+static void queue_end(struct queue *q, void (*end)(struct wire_conn **conn))
 {
 	OBJ_CHECK(q, QUEUE_MAGIC);
 	must(q->state != QUEUE_DEAD && q->conn != NULL);
 	loop_timer_cancel(q->lane->loop, &q->timer);
-	wire_close(&q->conn);
+	end(&q->conn);
 	queue_go(q, QUEUE_DEAD);
 	if (q->ctrl != NULL) {
 		q->closed_msg.run = queue_is_closed;
@@ -210,6 +210,17 @@ void queue_close(struct queue *q)
 	}
 	for (unsigned i = 0; q->req != NULL && i < q->entries; i++)
 		req_cancel(&q->req[i]);
+}
+
+void queue_close(struct queue *q)
+{
+	queue_end(q, wire_close);
+}
+
+void queue_drop(struct queue *q)
+{
+	must(q->qid != 0);
+	queue_end(q, wire_drop);
 }
 
 void queue_kill(struct queue *q)
@@ -353,6 +364,10 @@ void req_answer(struct req *req, nv_status status, uint64_t result)
 	must(!req->answered && req->state != REQ_FREE && req->cmd != NULL);
 	req->answered = true;
 	cqe = queue_cqe(q, req->cmd, status, result);
+	if (q->qid != 0) {
+		count_add(&q->seat->counts.commands, 1);
+		count_add(&q->seat->counts.failed, !nv_status_ok(status));
+	}
 	if (!nv_status_ok(status) && q->state != QUEUE_DEAD) {
 		COUNT(q->lane, commands_failed, 1);
 		ctrl_error_note(req, status);

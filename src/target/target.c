@@ -24,6 +24,7 @@ static void target_free(struct target *t)
 {
 	subsys_free_all(t);
 	lanes_free(t);
+	free(t->host);
 	t->magic = 0;
 	free(t);
 }
@@ -62,7 +63,8 @@ int target_open(const struct target_opts *opts, char why[256], struct target **o
 	t->conns_max = opts->conns_max != 0 ? opts->conns_max : TARGET_CONNS;
 	t->ctrls_max = opts->ctrls_max != 0 ? opts->ctrls_max : TARGET_CTRLS;
 	loop_timer_init(&t->drain, drain_timer);
-	rc = lanes_open(t, opts);
+	t->host = calloc(TARGET_HOST_ROWS, sizeof(*t->host));
+	rc = t->host == NULL ? -ENOMEM : lanes_open(t, opts);
 	if (rc == 0)
 		rc = subsys_make_discovery(t);
 	for (unsigned i = 0; rc == 0 && i < opts->subsys_count; i++)

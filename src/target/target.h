@@ -128,6 +128,20 @@ struct target_counts {
 };
 const struct target_counts *target_counts(const struct target *t);
 
+/* What a host did on its I/O queues, over all its controllers since the array was started. */
+struct target_host_counts {
+	uint64_t commands, failed;                   /* failed: a status other than success */
+	uint64_t reads, writes;                      /* Retrieves and Stores, too */
+	uint64_t bytes_in, bytes_out;                /* values and blocks */
+};
+struct target_host {
+	char nqn[NV_NQN_BYTES_MAX + 1];              /* "other": all that found no row */
+	unsigned ctrls;                              /* now */
+	struct target_host_counts counts;
+};
+/* Return: rows filled; TARGET_HOST_ROWS is enough. */
+unsigned target_hosts(const struct target *t, struct target_host *out, unsigned out_count);
+
 /* Memory that the limits ask for, in bytes, for the plan printed at start. */
 struct target_memory {
 	uint64_t conn_bytes;         /* a connection before Connect */

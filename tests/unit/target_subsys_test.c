@@ -256,3 +256,56 @@ TEST(there_are_as_many_subsystems_as_the_limit_says_and_no_more)
 	expect_int(target_subsys_add(f.target, &opts, why), 0);
 	fix_close(&f);
 }
+
+TEST(a_host_is_counted_over_all_its_controllers_also_when_they_have_gone)
+{
+	static struct target_host row[TARGET_HOST_ROWS];
+	struct fix f;
+	struct lk one, two, other;
+
+	fix_open(&f, NULL, 0);
+	lk_open(&f, &one, HOST_A);
+	lk_open(&f, &two, HOST_A);
+	lk_open(&f, &other, HOST_B);
+	expect_int(kv_put(&f, &one.io, "key", large, 1000, 0), NV_RAW_OK);
+	expect_int(kv_put(&f, &two.io, "key", large, 3000, 0), NV_RAW_OK);
+	expect_int(kv_one(&f, &other.io, NV_KV_EXIST, "none"),
+		   nv_status_code(NV_KV_KEY_NOT_FOUND));
+	lk_close(&f, &one);
+	expect_int(target_hosts(f.target, row, TARGET_HOST_ROWS), 2);
+	expect_str(row[0].nqn, HOST_A);
+	expect(row[0].ctrls == 1 && row[0].counts.commands == 2 && row[0].counts.failed == 0);
+	expect(row[0].counts.bytes_in == 4000 && row[0].counts.writes == 2);
+	expect(row[1].ctrls == 1 && row[1].counts.commands == 1 && row[1].counts.failed == 1);
+	lk_close(&f, &two);
+	expect_int(target_hosts(f.target, row, TARGET_HOST_ROWS), 2);
+	expect(row[0].ctrls == 0 && row[0].counts.bytes_in == 4000);
+	lk_close(&f, &other);
+	fix_close(&f);
+}
+
+TEST(when_all_rows_of_hosts_are_taken_the_rest_is_counted_together)
+{
+	static struct target_host row[TARGET_HOST_ROWS];
+	static struct link admin[TARGET_HOST_ROWS + 3];
+	struct fix f;
+	char name[64];
+
+	fix_open(&f, NULL, 0);
+	for (unsigned i = 0; i < ARRAY_COUNT(admin); i++) {
+		snprintf(name, sizeof(name), "nqn.2026-11.io.kvof:many%u", i);
+		expect_int(admin_open(&f, &admin[i], SUBNQN, name), NV_RAW_OK);
+	}
+	expect_int(target_hosts(f.target, row, TARGET_HOST_ROWS), TARGET_HOST_ROWS);
+	expect_str(row[TARGET_HOST_ROWS - 1].nqn, "other");
+	expect_int(row[TARGET_HOST_ROWS - 1].ctrls, 4);
+	link_close(&f, &admin[0]);
+	link_close(&f, &admin[5]);
+	expect_int(admin_open(&f, &admin[0], SUBNQN, HOST_A), NV_RAW_OK);
+	expect_int(target_hosts(f.target, row, TARGET_HOST_ROWS), TARGET_HOST_ROWS);
+	expect(strcmp(row[0].nqn, HOST_A) == 0 || strcmp(row[5].nqn, HOST_A) == 0);
+	for (unsigned i = 0; i < ARRAY_COUNT(admin); i++)
+		if (i != 5)
+			link_close(&f, &admin[i]);
+	fix_close(&f);
+}
