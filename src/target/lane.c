@@ -235,7 +235,7 @@ static void ns_leave_timer(struct loop_timer *timer)
 
 		if (q->state == QUEUE_DEAD || q->qid == 0 || !queue_ns_leave(q, seat->ns))
 			continue;
-		queue_close(q);
+		queue_drop(q);
 		queue_done(q);
 	}
 }

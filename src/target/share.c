@@ -32,7 +32,8 @@
 #define PRESSURE_LOOK_NS (100 * NS_PER_MS)
 #define PRESSURE_STALL_PART 10
 
-enum room { ROOM, ROOM_NOT_MINE, ROOM_NONE };
+/* There is; this controller has what it may; others that are not proven have it; the pool is full. */
+enum room { ROOM, ROOM_NOT_MINE, ROOM_OTHERS, ROOM_NONE };
 
 static void pressure_timer(struct loop_timer *timer);
 
@@ -77,10 +78,12 @@ static enum room room_for(const struct req *req)
 		return lane->leased_bytes + bytes <= pool ? ROOM : ROOM_NONE;
 	if (!none && seat->leased_bytes + bytes > pool / (lane->seat_count + 1))
 		return ROOM_NOT_MINE;
-	if (waits_for_host(req) && !seat->proven &&
-	    (seat->moving > 0 ||
-	     (lane->unproven_bytes > 0 && lane->unproven_bytes + bytes > pool / 2)))
-		return ROOM_NOT_MINE;
+	if (waits_for_host(req) && !seat->proven) {
+		if (seat->moving > 0)
+			return ROOM_NOT_MINE;
+		if (lane->unproven_bytes > 0 && lane->unproven_bytes + bytes > pool / 2)
+			return ROOM_OTHERS;
+	}
 	if (lane->leased_bytes > 0 && lane->leased_bytes + bytes + reserve > pool)
 		return ROOM_NONE;
 	return ROOM;
@@ -150,7 +153,7 @@ static struct req *share_next(struct lane *lane)
 	LIST_FOR_EACH(link, &lane->waiters) {
 		struct req *req = seat_first(container_of(link, struct seat, wait_link));
 
-		if (req == NULL || room_for(req) == ROOM_NOT_MINE)
+		if (req == NULL || room_for(req) == ROOM_NOT_MINE || room_for(req) == ROOM_OTHERS)
 			continue;
 		if (best == NULL ||
 		    req->queue->seat->leased_bytes < best->queue->seat->leased_bytes)
@@ -316,6 +319,23 @@ static void queue_disprove(struct queue *q)
 	}
 }
 
+/* Does anybody wait for what this one holds? */
+static bool queue_hinders(const struct queue *q)
+{
+	struct lane *lane = q->lane;
+
+	if (lane->buf_waits > 0 && lane->seat_count > 1)
+		return true;
+	LIST_FOR_EACH(link, &lane->waiters) {
+		struct seat *seat = container_of(link, struct seat, wait_link);
+		struct req *req = seat_first(seat);
+
+		if (seat != q->seat && req != NULL && room_for(req) >= ROOM_OTHERS)
+			return true;
+	}
+	return false;
+}
+
 /* True: it holds buffers, it is its host's turn, and the host has had its time. */
 static bool queue_pressed(struct queue *q, uint64_t now_ns)
 {
@@ -341,7 +361,7 @@ static void pressure_timer(struct loop_timer *timer)
 	LIST_FOR_EACH_SAFE(link, &lane->queues) {
 		struct queue *q = container_of(link, struct queue, link);
 
-		if (over || q->state == QUEUE_DEAD || q->leased_bytes == 0) {
+		if (over || q->state == QUEUE_DEAD || q->leased_bytes == 0 || !queue_hinders(q)) {
 			q->moved_ns = 0;               /* the next time begins anew */
 			continue;
 		}
@@ -351,7 +371,7 @@ static void pressure_timer(struct loop_timer *timer)
 			 "%llu bytes it holds: closed", q->ctrl->cntlid, q->qid, q->ctrl->hostnqn,
 			 (unsigned long long)q->leased_bytes);
 		COUNT(lane, pressed, 1);
-		queue_kill(q);
+		queue_drop(q);
 		queue_done(q);
 	}
 }

@@ -36,6 +36,7 @@ struct wire_ops {
 	const char *(*peer)(const struct wire_conn *conn);
 	const char *(*digests)(const struct wire_conn *conn);
 	void (*close)(struct wire_conn *conn);
+	void (*drop)(struct wire_conn *conn);
 	bool (*waits_for_peer)(const struct wire_conn *conn);
 	uint64_t (*moved_bytes)(const struct wire_conn *conn);
 	/* NULL: it stays where it is; then the next three are not called */

@@ -650,6 +650,7 @@ const struct wire_ops wire_mem = {
 	.peer = mem_peer,
 	.digests = mem_digests,
 	.close = mem_close,
+	.drop = mem_close,
 	.waits_for_peer = mem_waits_for_peer,
 	.moved_bytes = mem_moved_bytes,
 };

@@ -899,6 +899,17 @@ static const char *tcp_peer(const struct wire_conn *conn)
 	return tcp_of(conn)->peer;
 }
 
+static void tcp_drop(struct wire_conn *conn)
+{
+	struct tcp *t = tcp_of(conn);
+
+	t->owner_gone = true;
+	if (t->state == TCP_CLOSED)
+		tcp_maybe_free(t);
+	else
+		tcp_end(t, -ETIMEDOUT);
+}
+
 static bool tcp_waits_for_peer(const struct wire_conn *conn)
 {
 	return tcp_waits_since_ns(tcp_of(conn)) != UINT64_MAX;
@@ -933,6 +944,7 @@ const struct wire_ops wire_tcp = {
 	.peer = tcp_peer,
 	.digests = tcp_digests,
 	.close = tcp_close,
+	.drop = tcp_drop,
 	.waits_for_peer = tcp_waits_for_peer,
 	.moved_bytes = tcp_moved_bytes,
 	.pause = tcp_pause,

@@ -192,3 +192,12 @@ void wire_close(struct wire_conn **connp)
 	loop_must_own(conn->loop);
 	conn->ops->close(conn);
 }
+
+void wire_drop(struct wire_conn **connp)
+{
+	struct wire_conn *conn;
+
+	OBJ_TAKE(conn, connp, WIRE_CONN_MAGIC);
+	loop_must_own(conn->loop);
+	conn->ops->drop(conn);
+}

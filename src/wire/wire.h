@@ -185,6 +185,8 @@ const char *wire_digests(const struct wire_conn *conn);
 /* Ends the connection without further events (pending done()s still come) and takes the pointer.
  * Completions that were given before still go out, within half a second. */
 void wire_close(struct wire_conn **conn);
+/* The same at once: nothing more goes out, and buffers come back as soon as the loop has them. */
+void wire_drop(struct wire_conn **conn);
 
 /* Why connections were ended, counted for metrics: one per reason of the transport's FES plus
  * the rest. */
