@@ -97,6 +97,13 @@ uint8_t *disk_lend(struct disk *disk, uint64_t offset_bytes, uint64_t bytes);
 /* The transfers, blocking: only at open and close of a store, before or after loop_run(); of a loop
  * that does not turn, from any one thread at a time. */
 int disk_read_now(struct disk *disk, void *into, uint64_t bytes, uint64_t offset_bytes);
+struct disk_read_now {
+	void *into;
+	uint64_t bytes, offset_bytes;
+	int res;                     /* out, as disk_read_now() */
+};
+/* Many at once, as many in flight as the drive takes; returns when all have ended. */
+void disk_read_many_now(struct disk *disk, struct disk_read_now *reads, unsigned count);
 int disk_write_now(struct disk *disk, const void *from, uint64_t bytes, uint64_t offset_bytes);
 int disk_flush_now(struct disk *disk);
 int disk_discard_now(struct disk *disk, uint64_t bytes, uint64_t offset_bytes);

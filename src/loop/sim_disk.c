@@ -837,6 +837,13 @@ int disk_read_now(struct disk *disk, void *into, uint64_t bytes, uint64_t offset
 		.bytes = bytes, .offset_bytes = offset_bytes}, SIM_IO_READ);
 }
 
+void disk_read_many_now(struct disk *disk, struct disk_read_now *reads, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		reads[i].res = disk_read_now(disk, reads[i].into, reads[i].bytes,
+					     reads[i].offset_bytes);
+}
+
 int disk_write_now(struct disk *disk, const void *from, uint64_t bytes, uint64_t offset_bytes)
 {
 	struct iovec iov = {(void *)(uintptr_t)from, bytes};
