@@ -27,6 +27,9 @@
 #define VALUE_BITS 27
 #define SEQUENCE_SHIFT 12                    /* above key length (5 bits) and flags (7 bits) */
 #define FLAGS_SHIFT 5
+#define SORT_BITS_MAX 20
+#define SORT_BUCKET_KEYS 8
+#define SORT_INSERTION_MAX 64u
 #define HASH_SEED UINT64_C(0x6b766f66)
 
 struct entry {
@@ -53,6 +56,7 @@ struct index {
 	uint32_t keys_max, count;
 	uint32_t fresh, free;                /* first never used; chain of freed ones */
 	uint32_t table_slots;
+	uint32_t entry_mask;                 /* in a slot; the bits above are of the key's hash */
 	bool sorted;
 	struct entry *pool;
 	uint32_t *table;
@@ -92,7 +96,10 @@ static void *take(uint64_t bytes)
 	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-	return at == MAP_FAILED ? NULL : at;
+	if (at == MAP_FAILED)
+		return NULL;
+	(void)madvise(at, bytes, MADV_HUGEPAGE);     /* a lookup then misses one cache less */
+	return at;
 }
 
 static uint64_t pool_bytes(const struct index *ix)
@@ -132,6 +139,9 @@ int index_open(uint32_t keys_max, struct index **out)
 	ix->table_slots = keys_max + keys_max / 4 + 8;
 	ix->leaf_max = (uint32_t)(2 * (uint64_t)keys_max / LEAF_KEYS) + 2;
 	ix->free = ix->leaf_free = INDEX_NONE;
+	ix->entry_mask = UINT32_MAX;
+	while (ix->entry_mask >> 1 >= keys_max)      /* all ones stay out: that is an empty slot */
+		ix->entry_mask >>= 1;
 	ix->sorted = true;
 	ix->pool = take(pool_bytes(ix));
 	ix->table = take(table_bytes(ix));
@@ -175,11 +185,20 @@ uint32_t index_keys_max(const struct index *ix)
 
 /* --- table -------------------- */
 
+static uint32_t hash_slot(const struct index *ix, uint64_t hash)
+{
+	return (uint32_t)(((hash >> 32) * ix->table_slots) >> 32);
+}
+
 static uint32_t home_slot(const struct index *ix, const uint8_t key[KV_KEY_BYTES_MAX])
 {
-	uint64_t hash = hash_key16(key, HASH_SEED);
+	return hash_slot(ix, hash_key16(key, HASH_SEED));
+}
 
-	return (uint32_t)(((hash >> 32) * ix->table_slots) >> 32);
+/* What a slot holds of the hash beside the entry: where it differs, the entry is not looked at. */
+static uint32_t hash_tag(const struct index *ix, uint64_t hash)
+{
+	return (uint32_t)hash & ~ix->entry_mask;
 }
 
 static uint32_t next_slot(const struct index *ix, uint32_t slot)
@@ -187,14 +206,25 @@ static uint32_t next_slot(const struct index *ix, uint32_t slot)
 	return slot + 1 == ix->table_slots ? 0 : slot + 1;
 }
 
-/* The slot of the key, or the empty one where it would go. */
-static uint32_t table_find(const struct index *ix, const struct kv_key *key)
+/* The entry of a slot; INDEX_NONE: it is empty. */
+static uint32_t slot_entry(const struct index *ix, uint32_t slot)
 {
-	uint32_t slot = home_slot(ix, key->byte);
+	uint32_t word = ix->table[slot];
 
-	while (ix->table[slot] != INDEX_NONE &&
-	       entry_compare(&ix->pool[ix->table[slot]], key) != 0)
+	return word == INDEX_NONE ? INDEX_NONE : word & ix->entry_mask;
+}
+
+/* The slot of the key, or the empty one where it would go. */
+static uint32_t table_find(const struct index *ix, const struct kv_key *key, uint64_t hash)
+{
+	uint32_t slot = hash_slot(ix, hash), tag = hash_tag(ix, hash), word;
+
+	while ((word = ix->table[slot]) != INDEX_NONE) {
+		if ((word & ~ix->entry_mask) == tag &&
+		    entry_compare(&ix->pool[word & ix->entry_mask], key) == 0)
+			break;
 		slot = next_slot(ix, slot);
+	}
 	return slot;
 }
 
@@ -205,7 +235,7 @@ static void table_remove(struct index *ix, uint32_t slot)
 
 	for (uint32_t at = next_slot(ix, hole); ix->table[at] != INDEX_NONE;
 	     at = next_slot(ix, at)) {
-		uint32_t home = home_slot(ix, ix->pool[ix->table[at]].key);
+		uint32_t home = home_slot(ix, ix->pool[slot_entry(ix, at)].key);
 		uint32_t to_hole = (hole + ix->table_slots - home) % ix->table_slots;
 		uint32_t to_at = (at + ix->table_slots - home) % ix->table_slots;
 
@@ -221,7 +251,7 @@ uint32_t index_find(const struct index *ix, const struct kv_key *key)
 {
 	OBJ_CHECK(ix, INDEX_MAGIC);
 	must(key->len >= 1 && key->len <= KV_KEY_BYTES_MAX);
-	return ix->table[table_find(ix, key)];
+	return slot_entry(ix, table_find(ix, key, hash_key16(key->byte, HASH_SEED)));
 }
 
 /* --- order -------------------- */
@@ -418,17 +448,98 @@ static int item_compare(const void *a, const void *b, void *pool)
 	return entry_compare((const struct entry *)pool + x->entry, &key);
 }
 
+/* How keys spread between the lowest and the highest head: `1 << bits` buckets of equal width, a
+ * handful of keys each where keys are digests. */
+struct spread {
+	uint64_t low;
+	unsigned shift, bits;
+};
+
+static struct spread spread_of(const struct index *ix)
+{
+	uint64_t low = UINT64_MAX, high = 0;
+	struct spread s = {.bits = 1};
+
+	for (uint32_t e = index_next(ix, 0); e != INDEX_NONE; e = index_next(ix, e + 1)) {
+		uint64_t head = key_head(ix->pool[e].key);
+
+		low = head < low ? head : low;
+		high = head > high ? head : high;
+	}
+	s.low = low;
+	while (s.bits < SORT_BITS_MAX && ix->count >> s.bits > SORT_BUCKET_KEYS)
+		s.bits++;
+	for (uint64_t width = high - low; ix->count > 0 && width >> s.shift >> s.bits > 0;)
+		s.shift++;
+	return s;
+}
+
+static uint32_t bucket_of(const struct spread *s, uint64_t head)
+{
+	return (uint32_t)((head - s->low) >> s->shift);
+}
+
+/* Few at a time: by insertion; more, where keys have long beginnings in common, by the library. */
+static void bucket_sort(const struct index *ix, struct sort_item *item, uint32_t n)
+{
+	if (n > SORT_INSERTION_MAX) {
+		qsort_r(item, n, sizeof(*item), item_compare, ix->pool);
+		return;
+	}
+	for (uint32_t i = 1; i < n; i++) {
+		struct sort_item x = item[i];
+		uint32_t at = i;
+
+		for (; at > 0 && item_compare(&item[at - 1], &x, ix->pool) > 0; at--)
+			item[at] = item[at - 1];
+		item[at] = x;
+	}
+}
+
+/* Into buckets, then each bucket: a sort of ten million by the library alone takes seconds. */
+static int items_sort(const struct index *ix, struct sort_item *item)
+{
+	struct spread s = spread_of(ix);
+	uint32_t buckets = 1u << s.bits, at = 0;
+	uint32_t *end = calloc(buckets, sizeof(*end));
+
+	if (end == NULL)
+		return -ENOMEM;
+	for (uint32_t e = index_next(ix, 0); e != INDEX_NONE; e = index_next(ix, e + 1))
+		end[bucket_of(&s, key_head(ix->pool[e].key))]++;
+	for (uint32_t b = 0; b < buckets; b++) {
+		uint32_t count = end[b];
+
+		end[b] = at;
+		at += count;
+	}
+	must(at == ix->count);
+	for (uint32_t e = index_next(ix, 0); e != INDEX_NONE; e = index_next(ix, e + 1)) {
+		uint64_t head = key_head(ix->pool[e].key);
+
+		item[end[bucket_of(&s, head)]++] = (struct sort_item){head, e};
+	}
+	for (uint32_t b = 0; b < buckets; b++) {
+		uint32_t first = b == 0 ? 0 : end[b - 1];
+
+		if (end[b] - first > 1)
+			bucket_sort(ix, item + first, end[b] - first);
+	}
+	free(end);
+	return 0;
+}
+
 int index_sort(struct index *ix)
 {
-	struct sort_item *item = malloc(((size_t)ix->count + 1) * sizeof(*item));
-	uint32_t n = 0;
+	struct sort_item *item = take(((uint64_t)ix->count + 1) * sizeof(*item));
+	uint32_t n = ix->count;
 
 	if (item == NULL)
 		return -ENOMEM;
-	for (uint32_t e = index_next(ix, 0); e != INDEX_NONE; e = index_next(ix, e + 1))
-		item[n++] = (struct sort_item){key_head(ix->pool[e].key), e};
-	must(n == ix->count);
-	qsort_r(item, n, sizeof(*item), item_compare, ix->pool);
+	if (items_sort(ix, item) != 0) {
+		munmap(item, ((uint64_t)ix->count + 1) * sizeof(*item));
+		return -ENOMEM;
+	}
 	index_unsort(ix);
 	for (uint32_t i = 0; i < n; i++) {
 		struct leaf *leaf;
@@ -441,7 +552,7 @@ int index_sort(struct index *ix)
 		if (leaf->count == 1)
 			line_refresh(ix, ix->line_count - 1);
 	}
-	free(item);
+	munmap(item, ((uint64_t)ix->count + 1) * sizeof(*item));
 	if (ix->line_count > 1)
 		lines_merge(ix, ix->line_count - 2);
 	ix->sorted = true;
@@ -509,15 +620,15 @@ static void entry_write(struct entry *e, const struct kv_key *key, const struct 
 	e->block = p->block;
 }
 
-bool index_put(struct index *ix, const struct kv_key *key, const struct index_place *place)
+static bool put(struct index *ix, const struct kv_key *key, const struct index_place *place,
+		bool newer)
 {
-	uint32_t slot, entry;
+	uint64_t hash = hash_key16(key->byte, HASH_SEED);
+	uint32_t slot = table_find(ix, key, hash), entry = slot_entry(ix, slot);
 
-	OBJ_CHECK(ix, INDEX_MAGIC);
-	must(key->len >= 1 && key->len <= KV_KEY_BYTES_MAX);
-	slot = table_find(ix, key);
-	if (ix->table[slot] != INDEX_NONE) {
-		entry_write(&ix->pool[ix->table[slot]], key, place);
+	if (entry != INDEX_NONE) {
+		if (!newer || ix->pool[entry].word >> SEQUENCE_SHIFT < place->sequence)
+			entry_write(&ix->pool[entry], key, place);
 		return true;
 	}
 	if (ix->count == ix->keys_max)
@@ -530,11 +641,30 @@ bool index_put(struct index *ix, const struct kv_key *key, const struct index_pl
 	}
 	must(entry < ix->keys_max);
 	entry_write(&ix->pool[entry], key, place);
-	ix->table[slot] = entry;
+	ix->table[slot] = entry | hash_tag(ix, hash);
 	ix->count++;
 	if (ix->sorted)
 		order_insert(ix, entry);
 	return true;
+}
+
+bool index_put(struct index *ix, const struct kv_key *key, const struct index_place *place)
+{
+	OBJ_CHECK(ix, INDEX_MAGIC);
+	must(key->len >= 1 && key->len <= KV_KEY_BYTES_MAX);
+	return put(ix, key, place, false);
+}
+
+bool index_put_newer(struct index *ix, const struct kv_key *key, const struct index_place *place)
+{
+	OBJ_CHECK(ix, INDEX_MAGIC);
+	must(key->len >= 1 && key->len <= KV_KEY_BYTES_MAX);
+	return put(ix, key, place, true);
+}
+
+void index_warm(const struct index *ix, const uint8_t key[KV_KEY_BYTES_MAX])
+{
+	__builtin_prefetch(&ix->table[home_slot(ix, key)]);
 }
 
 void index_remove(struct index *ix, uint32_t entry)
@@ -546,8 +676,8 @@ void index_remove(struct index *ix, uint32_t entry)
 	OBJ_CHECK(ix, INDEX_MAGIC);
 	must(entry < ix->fresh && (e->word & 31) != 0);
 	key = entry_key(e);
-	slot = table_find(ix, &key);
-	must(ix->table[slot] == entry);
+	slot = table_find(ix, &key, hash_key16(key.byte, HASH_SEED));
+	must(slot_entry(ix, slot) == entry);
 	if (ix->sorted)
 		order_remove(ix, entry);
 	table_remove(ix, slot);

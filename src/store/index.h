@@ -4,7 +4,8 @@
  * only.
  *
  *   pool    32 bytes an entry; an entry keeps its number for life, free ones are chained
- *   table   entry numbers by hash, open addressing, at most 4/5 full: 5 bytes a key
+ *   table   entry numbers by hash, open addressing, at most 4/5 full: 5 bytes a key; what the
+ *           number leaves of 32 bits is of the hash, so that others' entries are not looked at
  *   order   entry numbers in key order, in leaves of 256 to 512: 8 bytes a key at worst
  *
  * So a key costs at most 32 + 5 + 8 + 0.1 = 45.1 bytes when the index is full (bound of the design:
@@ -54,6 +55,10 @@ void index_set_flags(struct index *ix, uint32_t entry, uint8_t flags);
 
 /* Writes a new place for a key. False: the key is new and the index is full. */
 bool index_put(struct index *ix, const struct kv_key *key, const struct index_place *place);
+/* The same, unless the key has a place of the same or a higher sequence: for recovery. */
+bool index_put_newer(struct index *ix, const struct kv_key *key, const struct index_place *place);
+/* Has the memory fetched that a lookup of this key (zeros behind it) begins with. */
+void index_warm(const struct index *ix, const uint8_t key[KV_KEY_BYTES_MAX]);
 void index_remove(struct index *ix, uint32_t entry);
 
 /* Entries now, and the most there may be. */

@@ -41,6 +41,11 @@
 #define SEGMENTS_MIN 4u
 #define BUFFER_BYTES_DEFAULT (64 * MiB)
 #define KEYS_MIN 65536u
+#define AHEAD_BYTES (32 * MiB)               /* at least the largest footer of a segment */
+#define AHEAD_READS 64u
+#define WARM_AHEAD 16u
+_Static_assert(AHEAD_BYTES > SEGMENT_BYTES_MAX / FMT_BLOCK_BYTES * sizeof(struct fmt_entry),
+	       "a footer is read ahead whole");
 
 /* A drive as it was found, before its number in the set is known. */
 struct found {
@@ -59,7 +64,9 @@ struct opening {
 	bool fresh;
 	uint8_t *block;                      /* scratch: FMT_BLANK_BYTES */
 	uint8_t *record;                     /* scratch: the largest record */
-	uint8_t *tails;                      /* last block of each segment of the drive in hand */
+	/* last and first block of each segment of the drive in hand, read many at a time */
+	uint8_t *tails, *heads;
+	uint8_t *ahead;                      /* footers of segments that come next: AHEAD_BYTES */
 	uint64_t record_bytes;
 	uint32_t back;                       /* bit i: drive i was out of the set */
 	uint32_t blank;                      /* bit i: drive i takes the place of a lost one */
@@ -69,6 +76,8 @@ struct opening {
 struct seg_found {
 	struct fmt_segment_info info;
 	bool valid, footer;
+	bool tail_read, head_read;           /* into tails and heads */
+	uint8_t *ahead;                      /* the whole footer, if it was read; NULL */
 };
 
 __attribute__((format(printf, 3, 4))) static int fail(struct opening *o, int rc,
@@ -87,6 +96,12 @@ static void *pages(uint64_t bytes)
 	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	return at == MAP_FAILED ? NULL : at;
+}
+
+static void pages_free(void *at, uint64_t bytes)
+{
+	if (at != NULL)
+		munmap(at, bytes);
 }
 
 /* --- drives and superblocks -------------------- */
@@ -475,8 +490,9 @@ static bool block_read(struct drive *d, uint64_t block, uint8_t *into)
 	return attach_read(d->disk, into, FMT_BLOCK_BYTES, block << FMT_BLOCK_SHIFT) == 0;
 }
 
-/* A look at one of the two; again where it is neither good nor blank, since a read may lie once. */
-static bool frame_read(struct drive *d, uint32_t i, bool footer, uint8_t *into,
+/* A look at one of the two; again where it is neither good nor blank, since a read may lie once.
+ * read: it was read already. */
+static bool frame_read(struct drive *d, uint32_t i, bool footer, uint8_t *into, bool read,
 		       struct fmt_segment_info *out)
 {
 	uint32_t bytes = d->st->segment_bytes;
@@ -485,7 +501,7 @@ static bool frame_read(struct drive *d, uint32_t i, bool footer, uint8_t *into,
 	for (int tries = 0; tries < 2; tries++) {
 		const char *wrong = "unread";
 
-		if (block_read(d, at.block, into))
+		if ((tries == 0 && read) || block_read(d, at.block, into))
 			wrong = footer ? fmt_footer_check(into, &at, bytes, out)
 				       : fmt_header_check(into, &at, bytes, out);
 		if (wrong == NULL)
@@ -496,22 +512,35 @@ static bool frame_read(struct drive *d, uint32_t i, bool footer, uint8_t *into,
 	return false;
 }
 
-/* A sealed footer is enough: an eviction overwrites the footer before the header. tail: gets the
- * footer's last block. */
-static void segment_look(struct opening *o, struct drive *d, uint32_t i, uint8_t *tail,
-			 struct seg_found *out)
+/* A sealed footer is enough: an eviction overwrites the footer before the header. */
+static bool segment_look_tail(struct drive *d, uint32_t i, uint8_t *tail, struct seg_found *out)
 {
 	struct fmt_segment_info info;
 
-	*out = (struct seg_found){.valid = false};
-	if (frame_read(d, i, true, tail, &info)) {
-		*out = (struct seg_found){.info = info, .valid = true, .footer = true};
-		if (info.state == FMT_SEGMENT_SEALED)
-			return;
+	if (frame_read(d, i, true, tail, out->tail_read, &info)) {
+		out->info = info;
+		out->valid = out->footer = true;
 	}
-	if (frame_read(d, i, false, o->block, &info) &&
-	    (!out->valid || info.generation > out->info.generation))
-		*out = (struct seg_found){.info = info, .valid = true};
+	return out->valid && info.state == FMT_SEGMENT_SEALED;
+}
+
+static void segment_look_head(struct drive *d, uint32_t i, uint8_t *head, struct seg_found *out)
+{
+	struct fmt_segment_info info;
+
+	if (frame_read(d, i, false, head, out->head_read, &info) &&
+	    (!out->valid || info.generation > out->info.generation)) {
+		out->info = info;
+		out->valid = true;
+		out->footer = false;
+	}
+}
+
+static void segment_look(struct opening *o, struct drive *d, uint32_t i, struct seg_found *out)
+{
+	*out = (struct seg_found){.valid = false};
+	if (!segment_look_tail(d, i, o->block, out))
+		segment_look_head(d, i, o->block, out);
 }
 
 static void record_apply(struct opening *o, struct drive *d, uint32_t segment,
@@ -527,7 +556,6 @@ static void record_apply(struct opening *o, struct drive *d, uint32_t segment,
 		.drive = d->index,
 		.flags = e->kind == FMT_DELETE ? INDEX_TOMBSTONE : 0,
 	};
-	uint32_t entry;
 
 	memcpy(key.byte, e->key, sizeof(key.byte));
 	if (place.sequence > seg->sequence_last)
@@ -536,11 +564,8 @@ static void record_apply(struct opening *o, struct drive *d, uint32_t segment,
 		st->sequence = place.sequence;
 	if (e->kind == FMT_DELETE)
 		seg->tombstone_count++;
-	entry = index_find(st->index, &key);
-	if (entry != INDEX_NONE && index_place(st->index, entry).sequence >= place.sequence)
-		return;
 	if (place.value_bytes > st->value_bytes_stored_max ||
-	    !index_put(st->index, &key, &place))
+	    !index_put_newer(st->index, &key, &place))
 		o->report->dropped_records++;
 }
 
@@ -630,8 +655,9 @@ static uint8_t *tail_of(const struct opening *o, uint32_t segment)
 	return o->tails + ((size_t)segment << FMT_BLOCK_SHIFT);
 }
 
-static bool footer_read(struct opening *o, struct seg_log *log, const struct fmt_segment_info *info)
+static bool footer_read(struct opening *o, struct seg_log *log, const struct seg_found *f)
 {
+	const struct fmt_segment_info *info = &f->info;
 	struct drive *d = log->drive;
 	uint64_t bytes = (uint64_t)fmt_footer_blocks(info->entry_count) << FMT_BLOCK_SHIFT;
 	uint64_t end = place_of(d, log->segment_index, d->segment_blocks).block << FMT_BLOCK_SHIFT;
@@ -640,6 +666,8 @@ static bool footer_read(struct opening *o, struct seg_log *log, const struct fmt
 	if (bytes == FMT_BLOCK_BYTES && o->tails != NULL &&
 	    fmt_footer_entries(tail_of(o, log->segment_index), info, log->entries) == NULL)
 		return true;                         /* all of it was read already */
+	if (f->ahead != NULL && fmt_footer_entries(f->ahead, info, log->entries) == NULL)
+		return true;
 	for (int tries = 0; tries < 2; tries++) {
 		if (attach_read(d->disk, d->footer_memory, bytes, end - bytes) == 0 &&
 		    fmt_footer_entries(d->footer_memory, info, log->entries) == NULL)
@@ -652,7 +680,7 @@ static bool footer_read(struct opening *o, struct seg_log *log, const struct fmt
 static bool log_read(struct opening *o, struct seg_log *log, const struct seg_found *f)
 {
 	struct drive *d = log->drive;
-	bool listed = f->footer && footer_read(o, log, &f->info);
+	bool listed = f->footer && footer_read(o, log, f);
 	bool sealed = listed && f->info.state == FMT_SEGMENT_SEALED;
 
 	d->segment[log->segment_index].generation = f->info.generation;
@@ -682,8 +710,11 @@ static bool segment_read(struct opening *o, struct seg_log *log, const struct se
 	seg->sequence_last = log->sequence_base;
 	if (log->sequence_base > d->st->sequence)
 		d->st->sequence = log->sequence_base;
-	for (uint32_t i = 0; i < log->entry_count; i++)
+	for (uint32_t i = 0; i < log->entry_count; i++) {
+		if (i + WARM_AHEAD < log->entry_count)
+			index_warm(d->st->index, log->entries[i + WARM_AHEAD].key);
 		record_apply(o, d, log->segment_index, &log->entries[i], log->sequence_base);
+	}
 	return open;
 }
 
@@ -711,11 +742,41 @@ static int order_by_generation(const void *a, const void *b, void *found)
 	return i < j ? -1 : i > j;
 }
 
+/* Reads the footers of the segments that come from order[n] on, as many as there is room for.
+ * Return: the place in the order where the next are to be read. */
+static uint32_t footers_read_ahead(struct opening *o, struct drive *d, struct seg_found *found,
+				   const uint32_t *order, uint32_t n)
+{
+	struct disk_read_now reads[AHEAD_READS];
+	uint32_t who[AHEAD_READS];
+	uint64_t used = 0;
+	unsigned count = 0;
+
+	for (; n < d->segment_count && count < AHEAD_READS; n++) {
+		const struct seg_found *f = &found[order[n]];
+		uint64_t bytes = (uint64_t)fmt_footer_blocks(f->info.entry_count)
+				 << FMT_BLOCK_SHIFT;
+		uint64_t end = place_of(d, order[n], d->segment_blocks).block << FMT_BLOCK_SHIFT;
+
+		if (!f->valid || !f->footer || bytes == FMT_BLOCK_BYTES)
+			continue;
+		if (bytes > AHEAD_BYTES - used)
+			break;
+		who[count] = order[n];
+		reads[count++] = (struct disk_read_now){o->ahead + used, bytes, end - bytes, 0};
+		used += bytes;
+	}
+	disk_read_many_now(d->disk, reads, count);
+	for (unsigned i = 0; i < count; i++)
+		found[who[i]].ahead = reads[i].res == 0 ? reads[i].into : NULL;
+	return count > 0 ? n : n + 1;
+}
+
 /* Log 0 is kept for the youngest unsealed segment; log 1 reads the others. */
 static void segments_apply(struct opening *o, struct drive *d, struct seg_found *found,
 			   const uint32_t *order)
 {
-	uint32_t youngest = d->segment_count;
+	uint32_t youngest = d->segment_count, ahead = 0;
 
 	for (uint32_t n = 0; n < d->segment_count; n++) {
 		const struct seg_found *f = &found[order[n]];
@@ -729,6 +790,8 @@ static void segments_apply(struct opening *o, struct drive *d, struct seg_found 
 		struct seg_log *log = &d->log[i == youngest ? 0 : 1];
 		bool open;
 
+		if (n >= ahead)
+			ahead = footers_read_ahead(o, d, found, order, n);
 		d->segment[i].state = SEGMENT_FREE;
 		d->segment[i].turn = ++d->turn;
 		if (!found[i].valid || found[i].info.state == FMT_SEGMENT_ERASED) {
@@ -758,7 +821,7 @@ static void drive_shrink(struct opening *o, struct drive *d)
 	struct seg_found f;
 
 	for (uint32_t i = d->segment_count; i < all; i++) {
-		segment_look(o, d, i, o->block, &f);
+		segment_look(o, d, i, &f);
 		if (f.valid && f.info.state != FMT_SEGMENT_ERASED &&
 		    f.info.generation >= generation_min)
 			generation_min = f.info.generation + 1;
@@ -769,39 +832,84 @@ static void drive_shrink(struct opening *o, struct drive *d)
 	d->generation_min = generation_min;
 }
 
-static int drive_recover(struct opening *o, struct drive *d)
+/* The first or last blocks of all segments that are wanted, many at a time. */
+static int frames_read(struct drive *d, struct seg_found *found, bool tails, uint8_t *into)
 {
-	struct seg_found *found = calloc(d->segment_count, sizeof(*found));
-	uint32_t *order = calloc(d->segment_count, sizeof(*order));
-	uint64_t oldest = 0, tails_bytes = (uint64_t)d->segment_count << FMT_BLOCK_SHIFT;
+	struct disk_read_now *reads = calloc(d->segment_count, sizeof(*reads));
+	uint32_t *who = calloc(d->segment_count, sizeof(*who));
+	unsigned count = 0;
 
-	o->tails = pages(tails_bytes);
-	if (found == NULL || order == NULL || o->tails == NULL) {
-		free(found);
-		free(order);
-		if (o->tails != NULL)
-			munmap(o->tails, tails_bytes);
-		return -ENOMEM;
-	}
-	for (uint32_t i = 0; i < d->segment_count; i++) {
-		order[i] = i;
-		if (o->fresh)
+	for (uint32_t i = 0; i < d->segment_count && reads != NULL && who != NULL; i++) {
+		struct fmt_place at = place_of(d, i, tails ? d->segment_blocks - 1 : 0);
+
+		if (!tails && found[i].valid && found[i].info.state == FMT_SEGMENT_SEALED)
 			continue;
-		segment_look(o, d, i, tail_of(o, i), &found[i]);
-		if (found[i].valid && found[i].info.oldest_generation > oldest)
-			oldest = found[i].info.oldest_generation;
+		who[count] = i;
+		reads[count++] = (struct disk_read_now){into + ((size_t)i << FMT_BLOCK_SHIFT),
+			FMT_BLOCK_BYTES, at.block << FMT_BLOCK_SHIFT, 0};
+	}
+	if (reads != NULL && who != NULL)
+		disk_read_many_now(d->disk, reads, count);
+	for (unsigned i = 0; i < count; i++) {
+		bool good = reads[i].res == 0;
+
+		*(tails ? &found[who[i]].tail_read : &found[who[i]].head_read) = good;
+	}
+	free(who);
+	free(reads);
+	return count > 0 || d->segment_count == 0 || !tails ? 0 : -ENOMEM;
+}
+
+static int segments_look(struct opening *o, struct drive *d, struct seg_found *found)
+{
+	uint64_t oldest = 0;
+
+	if (frames_read(d, found, true, o->tails) != 0)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < d->segment_count; i++)
+		(void)segment_look_tail(d, i, tail_of(o, i), &found[i]);
+	(void)frames_read(d, found, false, o->heads);
+	for (uint32_t i = 0; i < d->segment_count; i++) {
+		struct seg_found *f = &found[i];
+
+		if (!f->valid || f->info.state != FMT_SEGMENT_SEALED)
+			segment_look_head(d, i, o->heads + ((size_t)i << FMT_BLOCK_SHIFT), f);
+		if (f->valid && f->info.oldest_generation > oldest)
+			oldest = f->info.oldest_generation;
 	}
 	for (uint32_t i = 0; i < d->segment_count; i++) {
 		if (found[i].valid && found[i].info.generation < oldest)
 			found[i] = (struct seg_found){.valid = false};
 	}
-	qsort_r(order, d->segment_count, sizeof(*order), order_by_generation, found);
-	segments_apply(o, d, found, order);
-	munmap(o->tails, tails_bytes);
-	o->tails = NULL;
+	return 0;
+}
+
+static int drive_recover(struct opening *o, struct drive *d)
+{
+	struct seg_found *found = calloc(d->segment_count, sizeof(*found));
+	uint32_t *order = calloc(d->segment_count, sizeof(*order));
+	uint64_t frames_bytes = (uint64_t)d->segment_count << FMT_BLOCK_SHIFT;
+	int rc = -ENOMEM;
+
+	o->tails = pages(frames_bytes);
+	o->heads = pages(frames_bytes);
+	o->ahead = pages(AHEAD_BYTES);
+	if (found != NULL && order != NULL && o->tails != NULL && o->heads != NULL &&
+	    o->ahead != NULL)
+		rc = o->fresh ? 0 : segments_look(o, d, found);
+	if (rc == 0) {
+		for (uint32_t i = 0; i < d->segment_count; i++)
+			order[i] = i;
+		qsort_r(order, d->segment_count, sizeof(*order), order_by_generation, found);
+		segments_apply(o, d, found, order);
+	}
+	pages_free(o->tails, frames_bytes);
+	pages_free(o->heads, frames_bytes);
+	pages_free(o->ahead, AHEAD_BYTES);
+	o->tails = o->heads = o->ahead = NULL;
 	free(found);
 	free(order);
-	return 0;
+	return rc;
 }
 
 /* A write that failed may have landed, while its value went to another drive: what of its key
@@ -840,7 +948,7 @@ static void unsealed_seal(struct opening *o, struct drive *d)
 		if (!seg->unsealed)
 			continue;
 		seg->unsealed = false;
-		segment_look(o, d, i, o->block, &f);
+		segment_look(o, d, i, &f);
 		log->segment_index = i;
 		if (!f.valid || f.info.generation != seg->generation)
 			continue;

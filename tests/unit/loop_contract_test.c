@@ -678,6 +678,38 @@ TEST(a_part_is_a_disk_of_its_own_over_the_extents_it_was_given)
 	end();
 }
 
+TEST(many_blocking_reads_give_what_one_at_a_time_does)
+{
+	enum { N = 200 };
+	static struct disk_read_now reads[N];
+	struct disk *d, *part = NULL;
+	uint8_t *out = pages(DISK_BYTES), *in = pages(N * 2 * ALIGN);
+
+	begin();
+	d = drive(DISK_BYTES);
+	expect_int(disk_write_now(d, out, DISK_BYTES, 0), 0);
+	expect_int(disk_open_part(loop, d, part_extents, 4, &part), 0);
+	disk_read_many_now(part, reads, 0);
+	for (unsigned i = 0; i < N; i++)            /* some of them over a seam */
+		reads[i] = (struct disk_read_now){in + i * 2 * ALIGN, 2 * ALIGN,
+			i % 100 * ALIGN, 1};
+	disk_read_many_now(part, reads, N);
+	for (unsigned i = 0; i < N; i++) {
+		uint8_t one[2 * ALIGN] __attribute__((aligned(4096)));
+
+		expect_int(reads[i].res, 0);
+		expect_int(disk_read_now(part, one, 2 * ALIGN, reads[i].offset_bytes), 0);
+		expect_mem(reads[i].into, one, 2 * ALIGN);
+	}
+	expect_int(disk_counts(part)->reads, 2 * N);
+	expect_int(disk_counts(part)->read_bytes, 2 * N * 2 * ALIGN);
+	disk_close(&part);
+	disk_close(&d);
+	free(out);
+	free(in);
+	end();
+}
+
 TEST(a_part_lives_on_another_loop_than_the_whole)
 {
 	struct loop *first, *second;
