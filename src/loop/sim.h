@@ -95,6 +95,17 @@ uint8_t *sim_disk_bytes(const char *path, uint64_t *bytes);
 enum sim_disk_mode { SIM_DISK_WELL, SIM_DISK_HANGS, SIM_DISK_GONE };
 void sim_disk_mode(const char *path, enum sim_disk_mode mode);
 
+/* What reached a medium, told as it completes: for tests that make images of their own. NULL ends
+ * it; so does the end of the world. */
+struct sim_disk_event {
+	const char *path;
+	bool flush;                  /* the writes of this medium up to `number` are durable */
+	uint32_t number;             /* of the write; counts per medium */
+	uint64_t offset_bytes, bytes;
+	const uint8_t *data;
+};
+void sim_disk_watch(void (*seen)(void *arg, const struct sim_disk_event *e), void *arg);
+
 /* The medium there is bad: each read that touches it fails with -EIO until it is written over. */
 void sim_disk_rot(const char *path, uint64_t offset_bytes, uint64_t bytes);
 

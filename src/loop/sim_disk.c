@@ -234,6 +234,24 @@ static uint64_t sim_place(const struct disk *d, uint64_t at_bytes, uint64_t *res
 	return d->extent[i].offset_bytes + at_bytes;
 }
 
+static void sim_medium_tell(const struct sim_medium *m, bool flush, uint64_t place, uint64_t bytes)
+{
+	struct sim_disk_event e = {.path = m->path, .flush = flush, .number = m->write_number,
+		.offset_bytes = place, .bytes = bytes, .data = m->now + place};
+
+	if (sim_world->watch == NULL)
+		return;
+	if (flush)
+		e.number = (uint32_t)place;
+	sim_world->watch(sim_world->watch_arg, &e);
+}
+
+void sim_disk_watch(void (*seen)(void *arg, const struct sim_disk_event *e), void *arg)
+{
+	sim_world->watch = seen;
+	sim_world->watch_arg = arg;
+}
+
 /* The first `bytes` of a transfer, extent by extent. */
 static void sim_disk_put(struct disk *d, const struct disk_io *io, uint64_t bytes)
 {
@@ -248,6 +266,7 @@ static void sim_disk_put(struct disk *d, const struct disk_io *io, uint64_t byte
 
 		sim_medium_put(d->medium, place / SIM_SECTOR, (place + step) / SIM_SECTOR,
 			       io->iov == NULL ? NULL : &at);
+		sim_medium_tell(d->medium, false, place, step);
 		done += step;
 	}
 }
@@ -466,6 +485,7 @@ static int sim_do_flush(struct disk *d, uint32_t mark)
 	sim_medium_flush(d->medium, mark, failed);
 	if (failed)
 		return -EIO;
+	sim_medium_tell(d->medium, true, mark, 0);
 	d->counts.flushes++;
 	return 0;
 }

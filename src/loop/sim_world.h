@@ -71,6 +71,8 @@ struct sim_world {
 	uint64_t hits[SIM_FAULT_COUNT];
 	uint64_t fault_at[SIM_FAULT_COUNT];     /* chances left until the one to hit; 0: none */
 	uint64_t writes, crash_at_write;        /* 0: off */
+	void (*watch)(void *arg, const struct sim_disk_event *e);
+	void *watch_arg;
 	struct sim_cut cuts[64];
 	unsigned cut_count;
 };
