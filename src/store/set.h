@@ -68,6 +68,9 @@ struct set_opts {
 	bool format, degraded;
 	/* a blank drive takes the place of one that is lost */
 	bool replace;
+	/* nothing is written, nothing is made: for a check. No namespace may be created or removed;
+	 * parts are as they lie there */
+	bool look;
 };
 
 /**

@@ -285,6 +285,9 @@ static int census_judge(struct opening *o, const struct census *c)
 					    "was never made to its end", m->path, c->label->path);
 		}
 	}
+	if (o->fresh && o->opts->look)
+		return fail(o, -EPROTO, "drive %s: %s", s->member[0].path, c->making ?
+			    "its set was never made to its end" : "blank: not a drive of a set");
 	if (o->fresh && members_there(s) < n)
 		return fail(o, -ENOENT, "a new store needs all of its %u drives", n);
 	if (o->fresh)
@@ -647,10 +650,12 @@ static int open_known(struct opening *o)
 
 	if (rc == 0)
 		rc = catalogs_merge(o);
-	if (rc == 0)
+	if (rc == 0 && !o->opts->look)
 		rc = blanks_join(o);
 	if (rc != 0)
 		return rc;
+	if (o->opts->look)
+		return 0;
 	for (unsigned i = 0; i < s->drive_count; i++)
 		missing |= s->drive[i] == NULL;
 	if (missing)

@@ -391,6 +391,29 @@ TEST(drives_that_were_used_apart_are_not_mixed)
 	set_rig_end(&r);
 }
 
+TEST(a_look_writes_nothing)
+{
+	struct set_ns ns[SET_NAMESPACES_MAX];
+	struct set_rig r;
+	uint64_t writes, bytes;
+
+	set_rig_begin(&r, 1, 2, 32 * MiB);
+	r.opts.look = true;
+	refused(&r, -EPROTO, "blank");
+	r.opts.look = false;
+	expect_int(set_rig_open(&r), 0);
+	set_rig_kv(&r, 0);
+	set_rig_close(&r);
+	sim_disk_bytes("drive1", &bytes)[bytes - 4096 + 40] ^= 1;
+	writes = sim_writes();
+	r.opts.look = true;
+	expect_int(set_rig_open(&r), 0);
+	expect_int(set_ns_list(r.set, ns), 1);
+	set_rig_close(&r);
+	expect_int(sim_writes(), writes);
+	set_rig_end(&r);
+}
+
 /* --- version 1 -------------------- */
 
 TEST(a_store_over_whole_drives_is_shown_as_one_namespace_that_takes_no_other)
