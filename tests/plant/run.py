@@ -39,6 +39,18 @@ PLANTS = {
     'part_id_of_its_number': (
         'tests/unit/store_set_test',
         'what_a_removed_namespace_held_is_not_seen_by_the_next_in_its_place'),
+    'block_slot_stale': (
+        'tests/fault/store_block_test', 'what_is_read_is_what_was_written_last'),
+    'block_flush_left_out': (
+        'tests/fault/store_block_test',
+        'a_power_cut_loses_nothing_flushed_and_shows_no_foreign_bytes'),
+    'block_fua_unflushed': (
+        'tests/fault/store_block_test',
+        'a_power_cut_loses_nothing_flushed_and_shows_no_foreign_bytes'),
+    'block_page_torn': (
+        'tests/unit/store_block_format_test', 'a_page_of_which_a_part_is_older_is_not_believed'),
+    'block_zero_long': (
+        'tests/fault/store_block_test', 'what_is_read_is_what_was_written_last'),
     'flush_left_out': (
         'tests/fault/store_crash_test',
         'a_power_cut_at_every_write_loses_nothing_that_was_flushed'),
@@ -65,6 +77,14 @@ PLANTS = {
         'a_forbidden_host_and_an_unknown_name_get_the_same_answer'),
     'target_traffic_unheard': (
         'tests/unit/target_admin_test', 'traffic_on_an_io_queue_keeps_a_host_alive'),
+    'target_lane_unheard': (
+        'tests/unit/lanes_target_admin_test', 'traffic_on_an_io_queue_keeps_a_host_alive'),
+    'space_answered_there': (
+        'tests/unit/store_space_test',
+        'what_one_loop_puts_every_loop_gets_and_is_answered_where_it_asked'),
+    'buffer_returned_twice': (
+        'tests/unit/store_space_test',
+        'what_one_loop_puts_every_loop_gets_and_is_answered_where_it_asked'),
     'wire_r2t_unasked': (
         'tests/unit/wire_tcp_host_test', 'r2t_for_a_read_or_an_unknown_command_gets_no_byte'),
     'wire_lease_forgotten': (

@@ -7,6 +7,7 @@ usage: serve_cli.py KVOF [WORDS]     runs the cases whose name contains WORDS
 A refusal is one line on standard error that names the object, has the exit code of the contract,
 and leaves no file and no byte changed.
 """
+import contextlib
 import json
 import os
 import shutil
@@ -522,6 +523,60 @@ def stuck_reader(d):
                 status_ok(answer)
                 assert len(data) == size
                 status_ok(h.io.store(b'more', value))
+    assert array.stop()[0] == 0
+
+
+def ask_for_much(host, key, size, count):
+    for _ in range(count):
+        host.io.send(host.io.capsule(kv(2, host.io.next_cid(), key, size, dptr=sgl(0x5A, size))))
+
+
+@case('three hosts that stop reading cost a quiet one nothing, a crowd a tenth of the stall time')
+def stuck_readers(d):
+    array = Array(KVOF, drives=[os.path.join(d, 'drive') + ',size=512MiB'])
+    value = os.urandom(8 << 20)
+    with Host(array.port) as h:
+        status_ok(h.io.store(b'large', value))
+        status_ok(h.io.store(b'small', b'x' * 1000))
+        for count, bound in ((3, 0.5), (12, 1.9)):
+            with contextlib.ExitStack() as crowd:
+                for _ in range(count):
+                    stuck = crowd.enter_context(Host(array.port))
+                    ask_for_much(stuck, b'large', len(value), 6)
+                    stuck.io.recv()
+                for key, size in ((b'small', 1000), (b'large', len(value)), (b'small', 1000)):
+                    start = time.monotonic()
+                    answer, data = h.io.retrieve(key, size)
+                    status_ok(answer)
+                    took = time.monotonic() - start
+                    assert len(data) == size and took < bound, (count, key, took)
+    assert array.stop()[0] == 0
+
+
+def quiet_times(host, goes_on):
+    took = []
+    while goes_on() or len(took) < 200:
+        start = time.monotonic()
+        status_ok(host.io.retrieve(b'small', 1000)[0])
+        took.append(time.monotonic() - start)
+    return sorted(took)[len(took) * 99 // 100]
+
+
+@case('a flood of large values beside a quiet host leaves it a p99 of at most 50 ms')
+def flood(d):
+    array = Array(KVOF, drives=[os.path.join(d, 'drive') + ',size=512MiB'])
+    with Host(array.port) as h:
+        status_ok(h.io.store(b'small', b'x' * 1000))
+        alone = quiet_times(h, lambda: False)
+        bench = subprocess.Popen([KVOF, 'bench', 'fabric', f'tcp://127.0.0.1:{array.port}', '--op', 'retrieve',
+                                  '--value-bytes', '1MiB', '--depth', '32', '--queues', '4', '--keys', '64',
+                                  '--seconds', '2', '--json'],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        beside = quiet_times(h, lambda: bench.poll() is None)
+        out, err = bench.communicate(timeout=30)
+        assert bench.returncode == 0 and json.loads(out)['ops_per_s'] > 0, err
+        print(f'# quiet p99 {alone * 1e3:.2f} ms alone, {beside * 1e3:.2f} ms beside a flood')
+        assert beside < 0.05, (alone, beside)
     assert array.stop()[0] == 0
 
 
