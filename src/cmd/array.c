@@ -31,6 +31,7 @@ struct shard {
 	struct loop *loop;
 	struct store *store;
 	struct block *block;
+	struct disk_counts moved[STORE_DRIVES_MAX];  /* at the close, by drive of the array */
 };
 
 struct array_ns {
@@ -58,7 +59,8 @@ struct array {
 	unsigned ns_count;
 	/* the first loop's */
 	struct array_ns *seen[SET_NAMESPACES_MAX];
-	unsigned seen_count, collecting;
+	unsigned seen_count, collecting;     /* seen is not changed while collecting */
+	struct disk_counts gone[STORE_DRIVES_MAX];   /* of namespaces that were removed */
 	struct call *idle_wait;              /* continues when nothing is being collected */
 };
 
@@ -207,10 +209,40 @@ static void shard_closed(void *arg)
 	call_end(arg, 0);
 }
 
+static int drive_index(const struct array *a, const char *path)
+{
+	for (unsigned i = 0; i < a->opts.set.drive_count; i++)
+		if (strcmp(a->opts.set.drive[i].path, path) == 0)
+			return (int)i;
+	return -1;
+}
+
+static void counts_add(struct disk_counts *sum, const struct disk_counts *more)
+{
+	_Static_assert(sizeof(*sum) % sizeof(uint64_t) == 0, "nothing but counters");
+	for (unsigned i = 0; i < sizeof(*sum) / sizeof(uint64_t); i++)
+		((uint64_t *)sum)[i] += ((const uint64_t *)more)[i];
+}
+
+static unsigned shard_look(const struct shard *s, struct store_look look[STORE_DRIVES_MAX])
+{
+	if (s->store != NULL)
+		return store_look(s->store, look);
+	return s->block != NULL ? block_look(s->block, look) : 0;
+}
+
 static void shard_close(struct call *c)
 {
 	struct shard *s = &c->ns->shard[c->shard];
+	struct store_look look[STORE_DRIVES_MAX];
+	unsigned count = shard_look(s, look);
 
+	for (unsigned i = 0; i < count; i++) {
+		int at = drive_index(c->array, look[i].path);
+
+		if (at >= 0)
+			counts_add(&s->moved[at], &look[i].counts);
+	}
 	if (s->store != NULL)
 		store_close(&s->store, shard_closed, c);
 	else if (s->block != NULL)
@@ -241,6 +273,15 @@ static void ns_close(struct array *a, struct array_ns *n)
 	if (n->volume != NULL)
 		volume_close(&n->volume);
 	(void)call_shards(a, n, shard_close, why);
+}
+
+/* What it moved stays in what the drives have moved. */
+static void first_moved(struct call *c)
+{
+	for (unsigned i = 0; i < c->ns->ns.shards; i++)
+		for (unsigned d = 0; d < STORE_DRIVES_MAX; d++)
+			counts_add(&c->array->gone[d], &c->ns->shard[i].moved[d]);
+	call_end(c, 0);
 }
 
 static int ns_open(struct array *a, const struct set_ns *ns, const char *nqn,
@@ -759,14 +800,27 @@ int array_subsys_number(const struct array *a, const char *nqn)
 	return -1;
 }
 
+static void first_ns_known(struct call *c);
+
 static void first_ns_told(void *arg)
 {
 	struct call *c = arg;
 	struct array *a = c->array;
 
+	if (a->collecting > 0) {
+		must(a->idle_wait == NULL);
+		c->run = first_ns_known;
+		a->idle_wait = c;
+		return;
+	}
 	must(a->seen_count < SET_NAMESPACES_MAX);
 	a->seen[a->seen_count++] = c->ns;
 	call_end(c, 0);
+}
+
+static void first_ns_known(struct call *c)
+{
+	first_ns_told(c);
 }
 
 static void first_ns_add(struct call *c)
@@ -853,7 +907,7 @@ static void first_ns_remove(struct call *c)
 
 int array_ns_remove(struct array *a, const char *nqn, uint32_t nsid, char why[512])
 {
-	struct call c = {.run = first_ns_remove};
+	struct call c = {.run = first_ns_remove}, moved = {.run = first_moved};
 	char said[256] = "";
 	unsigned at = 0;
 	int rc;
@@ -870,6 +924,8 @@ int array_ns_remove(struct array *a, const char *nqn, uint32_t nsid, char why[51
 	rc = call_first(a, &c);
 	must(rc == 0);                       /* the table here and the target's are one */
 	ns_close(a, c.ns);
+	moved.ns = c.ns;
+	(void)call_first(a, &moved);
 	a->ns[at] = a->ns[--a->ns_count];
 	rc = set_ns_remove(a->set, c.ns->ns.id, said);
 	log_info("namespace %u of %s: removed", nsid, nqn);
@@ -965,6 +1021,55 @@ static void collect_got(struct space_stat *s)
 	collect_next(r);
 }
 
+static void drive_add(struct array_rows *r, const struct store_look *look)
+{
+	int at = drive_index(r->array, look->path);
+
+	if (at < 0)
+		return;
+	r->drive[at].failed |= look->failed;
+	r->drive[at].missing |= look->missing;
+	counts_add(&r->drive[at].counts, &look->counts);
+}
+
+static void collect_drives(struct loop *here, struct msg *m);
+
+/* Shards are looked at on their loops, one loop after the other; then the first loop ends it. */
+static void collect_loop(struct array_rows *r)
+{
+	struct array *a = r->array;
+
+	r->msg = (struct msg){.run = collect_drives};
+	loop_post(a->loop[r->next_loop < a->opts.loop_count ? r->next_loop : 0], &r->msg);
+}
+
+static void collect_end(struct array_rows *r);
+
+static void collect_drives(struct loop *here, struct msg *m)
+{
+	struct array_rows *r = container_of(m, struct array_rows, msg);
+	struct array *a = r->array;
+	struct store_look look[STORE_DRIVES_MAX];
+
+	if (r->next_loop == a->opts.loop_count) {
+		collect_end(r);
+		return;
+	}
+	for (unsigned i = 0; i < a->seen_count; i++) {
+		const struct array_ns *n = a->seen[i];
+
+		for (unsigned k = 0; k < n->ns.shards; k++) {
+			unsigned count = n->shard[k].loop == here ?
+				shard_look(&n->shard[k], look) : 0;
+
+			for (unsigned d = 0; d < count; d++)
+				drive_add(r, &look[d]);
+		}
+	}
+	r->next_loop++;
+	collect_loop(r);
+}
+
 static void collect_end(struct array_rows *r)
 {
 	struct array *a = r->array;
@@ -972,8 +1077,10 @@ static void collect_end(struct array_rows *r)
 
 	must(a->collecting > 0);
 	a->collecting--;
-	if (a->target != NULL)
+	if (a->target != NULL) {
 		r->target = *target_counts(a->target);
+		r->host_count = target_hosts(a->target, r->host, TARGET_HOST_ROWS);
+	}
 	r->done(r);
 	if (a->collecting > 0 || waits == NULL)
 		return;
@@ -999,15 +1106,23 @@ static void collect_next(struct array_rows *r)
 		volume_stat(n->volume, &row->block);
 		r->count++;
 	}
-	collect_end(r);
+	collect_loop(r);
 }
 
 static void collect_begin(struct loop *here, struct msg *m)
 {
 	struct array_rows *r = container_of(m, struct array_rows, msg);
 
-	r->count = r->next = 0;
-	r->array->collecting++;
+	struct array *a = r->array;
+
+	r->count = r->next = r->next_loop = 0;
+	r->drive_count = a->opts.set.drive_count;
+	for (unsigned i = 0; i < r->drive_count; i++) {
+		r->drive[i] = (struct array_drive){.counts = a->gone[i]};
+		snprintf(r->drive[i].path, sizeof(r->drive[i].path), "%s",
+			 a->opts.set.drive[i].path);
+	}
+	a->collecting++;
 	collect_next(r);
 }
 

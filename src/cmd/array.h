@@ -16,6 +16,7 @@
 #include <stdio.h>
 
 #include "store/block.h"
+#include "store/look.h"
 #include "store/set.h"
 #include "store/space.h"
 #include "target/target.h"
@@ -89,16 +90,26 @@ struct array_row {                   /* one namespace */
 	struct block_stat block;     /* of a block namespace */
 };
 
+struct array_drive {                 /* one drive, all parts of it together */
+	char path[256];
+	bool failed, missing;        /* a part of it is */
+	struct disk_counts counts;
+};
+
 struct array_rows {
 	struct array_row row[SET_NAMESPACES_MAX];
 	unsigned count;
+	struct array_drive drive[STORE_DRIVES_MAX];
+	unsigned drive_count;
+	struct target_host host[TARGET_HOST_ROWS];
+	unsigned host_count;
 	struct target_counts target;
 	void (*done)(struct array_rows *r);
 	/* the array's, while in flight */
 	struct msg msg;
 	struct array *array;
 	struct space_stat stat;
-	unsigned next;
+	unsigned next, next_loop;
 };
 
 /* From any thread, one at a time for each `r`; done() runs on the first loop. */

@@ -31,7 +31,7 @@
 #define CLIENT_S 5
 #define CLIENT_BYTES (16 * KiB)
 
-enum scope { ARRAY, KV, BLOCK };
+enum scope { ARRAY, KV, BLOCK, DRIVE, HOST };
 enum kind { GAUGE, COUNTER };
 
 static const struct metric {
@@ -43,6 +43,8 @@ static const struct metric {
 #define FIELD_ARRAY(field) offsetof(struct target_counts, field)
 #define FIELD_KV(field) offsetof(struct store_stat, field)
 #define FIELD_BLOCK(field) offsetof(struct block_stat, field)
+#define FIELD_DRIVE(field) offsetof(struct disk_counts, field)
+#define FIELD_HOST(field) offsetof(struct target_host_counts, field)
 #define METRIC(name, kind, scope, field, help)                                                     \
 	{"kvof_" #name, help, kind, scope, FIELD_##scope(field)},
 #include "tbl/metrics.def"
@@ -134,67 +136,116 @@ static void ns_labels(FILE *out, const struct array_row *r)
 	fprintf(out, ",nsid=\"%u\",uuid=\"%s\"}", r->ns.nsid, text);
 }
 
-static void value_write(FILE *out, const struct metric *m, const struct array_row *row,
-			const void *counts)
+static void name_label(FILE *out, const char *label, const char *value)
+{
+	fputc('{', out);
+	label_write(out, label, value);
+	fputc('}', out);
+}
+
+static void value_write(FILE *out, const struct metric *m, const void *counts)
 {
 	uint64_t value;
 
 	memcpy(&value, (const char *)counts + m->at, sizeof(value));
-	fputs(m->name, out);
-	if (row != NULL)
-		ns_labels(out, row);
 	fprintf(out, " %llu\n", (unsigned long long)value);
+}
+
+static void ns_write(FILE *out, const struct metric *m, const struct array_rows *all)
+{
+	for (unsigned i = 0; i < all->count; i++) {
+		const struct array_row *r = &all->row[i];
+
+		if (r->ns.kind != (m->scope == KV ? SET_KV : SET_BLOCK))
+			continue;
+		fputs(m->name, out);
+		ns_labels(out, r);
+		value_write(out, m, m->scope == KV ? (const void *)&r->kv : &r->block);
+	}
+}
+
+static void head_write(FILE *out, const char *name, const char *help, enum kind kind)
+{
+	fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name,
+		kind == COUNTER ? "counter" : "gauge");
 }
 
 static void metric_write(FILE *out, const struct metric *m, const struct array_rows *all)
 {
-	fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help, m->name,
-		m->kind == COUNTER ? "counter" : "gauge");
-	if (m->scope == ARRAY)
-		value_write(out, m, NULL, &all->target);
-	for (unsigned i = 0; m->scope != ARRAY && i < all->count; i++) {
-		const struct array_row *r = &all->row[i];
+	head_write(out, m->name, m->help, m->kind);
+	switch (m->scope) {
+	case ARRAY:
+		fputs(m->name, out);
+		value_write(out, m, &all->target);
+		break;
+	case DRIVE:
+		for (unsigned i = 0; i < all->drive_count; i++) {
+			fputs(m->name, out);
+			name_label(out, "drive", all->drive[i].path);
+			value_write(out, m, &all->drive[i].counts);
+		}
+		break;
+	case HOST:
+		for (unsigned i = 0; i < all->host_count; i++) {
+			fputs(m->name, out);
+			name_label(out, "host", all->host[i].nqn);
+			value_write(out, m, &all->host[i].counts);
+		}
+		break;
+	default:
+		ns_write(out, m, all);
+	}
+}
 
-		if (m->scope == KV && r->ns.kind == SET_KV)
-			value_write(out, m, r, &r->kv);
-		else if (m->scope == BLOCK && r->ns.kind == SET_BLOCK)
-			value_write(out, m, r, &r->block);
+/* What is no 64-bit member of a struct of counters. */
+static void states_write(FILE *out, const struct array_rows *all)
+{
+	head_write(out, "kvof_info", "The program.", GAUGE);
+	fprintf(out, "kvof_info{version=\"%s\"} 1\n", KVOF_VERSION);
+	head_write(out, "kvof_drive_up", "1: all its parts serve; 0: one has failed or is missing.",
+		   GAUGE);
+	for (unsigned i = 0; i < all->drive_count; i++) {
+		fputs("kvof_drive_up", out);
+		name_label(out, "drive", all->drive[i].path);
+		fprintf(out, " %d\n", !all->drive[i].failed && !all->drive[i].missing);
+	}
+	head_write(out, "kvof_host_controllers", "Controllers of the host now.", GAUGE);
+	for (unsigned i = 0; i < all->host_count; i++) {
+		fputs("kvof_host_controllers", out);
+		name_label(out, "host", all->host[i].nqn);
+		fprintf(out, " %u\n", all->host[i].ctrls);
 	}
 }
 
 static void metrics_write(struct http *h, FILE *out)
 {
-	fprintf(out, "# HELP kvof_info The program.\n# TYPE kvof_info gauge\n"
-		"kvof_info{version=\"%s\"} 1\n", KVOF_VERSION);
+	states_write(out, &h->rows);
 	for (unsigned i = 0; i < ARRAY_COUNT(metrics); i++)
 		metric_write(out, &metrics[i], &h->rows);
 }
 
 /* --- /health -------------------- */
 
-static unsigned failed_of(const struct array_row *r)
-{
-	return r->ns.kind == SET_KV ? r->kv.drives_failed : r->block.drives_failed;
-}
-
 /* Reasons why this array should get no new work; empty: it is well. */
 static json_t *reasons_of(struct http *h, bool answered)
 {
-	json_t *reasons = json_array();
+	json_t *reasons = json_array(), *path;
 	char text[400];
 
 	if (atomic_load(&h->draining))
 		json_array_append_new(reasons, json_string("draining: the array stops"));
 	if (!answered)
 		json_array_append_new(reasons, json_string("the array does not answer"));
-	for (unsigned i = 0; answered && i < h->rows.count; i++) {
-		const struct array_row *r = &h->rows.row[i];
+	for (unsigned i = 0; answered && i < h->rows.drive_count; i++) {
+		const struct array_drive *d = &h->rows.drive[i];
 
-		if (failed_of(r) == 0)
+		if (!d->failed && !d->missing)
 			continue;
-		snprintf(text, sizeof(text), "namespace %u of %s: %u drives have failed",
-			 r->ns.nsid, r->nqn, failed_of(r));
-		json_array_append_new(reasons, json_string(text));
+		snprintf(text, sizeof(text), "drive %s: %s", d->path,
+			 d->missing ? "is missing" : "has failed");
+		path = json_string(text);
+		json_array_append_new(reasons, path != NULL ? path :
+				      json_string("a drive has failed or is missing"));
 	}
 	return reasons;
 }
@@ -241,17 +292,18 @@ static enum MHD_Result answer(void *arg, struct MHD_Connection *client, const ch
 	struct http *h = arg;
 	char *text = NULL;
 	size_t bytes = 0;
+	bool get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
 	FILE *out;
 
-	if (*state == NULL) {                          /* headers are here; a body is not read */
-		*state = h;
+	if (*upload_bytes != 0 || (*state == NULL && get)) {
+		*state = h;                            /* a body is read and dropped */
+		*upload_bytes = 0;
 		return MHD_YES;
 	}
-	*upload_bytes = 0;
 	out = open_memstream(&text, &bytes);
 	if (out == NULL)
 		return MHD_NO;
-	if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0) {
+	if (!get) {
 		code = MHD_HTTP_METHOD_NOT_ALLOWED;
 		fputs("GET is all there is\n", out);
 	} else if (!health && strcmp(url, "/metrics") != 0) {
