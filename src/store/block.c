@@ -170,6 +170,10 @@ static void io_issue(struct block_io *io)
 		BLOCK_COUNT(b, device_write_bytes, end - first);
 		disk_write(disk, &io->io);
 	} else if (io->kind == BLOCK_ZERO) {
+#ifdef KVOF_PLANT_BLOCK_ZERO_LONG
+		if (io->first_bytes + io->bytes < BLK_CHUNK_BYTES)
+			io->io.bytes += BLK_BYTES;     /* planted fault */
+#endif
 		disk_zero(disk, &io->io);
 	} else {
 		BLOCK_COUNT(b, device_reads, 1);
@@ -761,7 +765,7 @@ void block_part_fail(struct block_part *p, const char *why)
 	log_error("block drive %s: given up: %s; its chunks of this namespace can't be read",
 		  p->path, why);
 	p->failed = true;
-	atomic_fetch_add_explicit(&b->failed_parts, 1, memory_order_relaxed);
+	atomic_fetch_or_explicit(&b->failed_parts, 1u << p->index, memory_order_relaxed);
 	LIST_FOR_EACH_SAFE(link, &p->flying) {
 		struct block_io *io = container_of(link, struct block_io, fly);
 		struct block_op *op = io->op;

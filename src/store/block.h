@@ -106,7 +106,7 @@ struct block_stat {
 #define X(name) uint64_t name;
 	BLOCK_STATS(X)
 #undef X
-	unsigned drives, drives_failed;      /* parts count once a shard */
+	unsigned drives, drives_failed;      /* failed: for at least one shard */
 };
 /* Sums what the shards last published; any thread; no I/O. */
 void volume_stat(const struct volume *v, struct block_stat *out);

@@ -182,7 +182,7 @@ struct block {
 	BLOCK_STATS(X)
 #undef X
 	_Atomic uint64_t used_chunks;
-	_Atomic unsigned failed_parts;
+	_Atomic uint32_t failed_parts;       /* a bit each */
 };
 
 /* What a request is while in flight. The calling loop and the shards have it in turn; pending

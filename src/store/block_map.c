@@ -234,7 +234,7 @@ void map_flush_start(struct block_part *p)
 	p->flush_io = (struct disk_io){.op = {.done = flush_done}};
 	BLOCK_COUNT(p->block, device_flushes, 1);
 #ifdef KVOF_PLANT_BLOCK_FLUSH_LEFT_OUT
-	loop_soon(p->block->loop, &p->flush_io.op, 0);
+	loop_soon(p->block->loop, &p->flush_io.op, 0); /* planted fault */
 #else
 	disk_flush(p->disk, &p->flush_io);
 #endif
@@ -342,7 +342,7 @@ static void zero_pump(struct block_part *p)
 		.offset_bytes = p->lay.first_slot_bytes + ((uint64_t)slot << BLK_CHUNK_SHIFT),
 		.bytes = (uint64_t)n << BLK_CHUNK_SHIFT};
 #ifdef KVOF_PLANT_BLOCK_SLOT_STALE
-	loop_soon(p->block->loop, &p->zero_io.op, 0);
+	loop_soon(p->block->loop, &p->zero_io.op, 0);  /* planted fault */
 #else
 	disk_zero(p->disk, &p->zero_io);
 #endif

@@ -376,7 +376,8 @@ static int open_steps(struct opening *o)
 		p->failed |= p->disk == NULL;
 		rc = part_recover(o, p);
 		if (p->failed)
-			atomic_fetch_add_explicit(&o->b->failed_parts, 1, memory_order_relaxed);
+			atomic_fetch_or_explicit(&o->b->failed_parts, 1u << i,
+						 memory_order_relaxed);
 	}
 	return rc;
 }

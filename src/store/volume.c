@@ -165,19 +165,21 @@ void volume_run(struct volume *v, struct loop *here, struct block_op *op)
 
 void volume_stat(const struct volume *v, struct block_stat *out)
 {
+	uint32_t failed = 0;
+
 	OBJ_CHECK(v, VOLUME_MAGIC);
-	*out = (struct block_stat){.size_bytes = volume_size_bytes(v)};
+	*out = (struct block_stat){.size_bytes = volume_size_bytes(v),
+		.drives = v->shard[0].block->part_count};
 	for (unsigned i = 0; i < v->shard_count; i++) {
 		const struct block *b = v->shard[i].block;
 
 		out->cap_bytes += b->slots << BLK_CHUNK_SHIFT;
 		out->used_bytes += atomic_load_explicit(&b->used_chunks, memory_order_relaxed)
 				   << BLK_CHUNK_SHIFT;
-		out->drives += b->part_count;
-		out->drives_failed +=
-			atomic_load_explicit(&b->failed_parts, memory_order_relaxed);
+		failed |= atomic_load_explicit(&b->failed_parts, memory_order_relaxed);
 #define X(name) out->name += atomic_load_explicit(&b->name, memory_order_relaxed);
 		BLOCK_STATS(X)
 #undef X
 	}
+	out->drives_failed = (unsigned)__builtin_popcount(failed);
 }

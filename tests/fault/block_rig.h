@@ -121,7 +121,8 @@ static inline void *rig_pages(size_t bytes)
 	return at;
 }
 
-static inline void rig_begin(struct rig *r, const struct rig_options *o)
+/* The world without a namespace. */
+static inline void rig_prepare(struct rig *r, const struct rig_options *o)
 {
 	struct sim_opts sim = {.seed = o->seed, .disk_align_bytes = o->align_bytes};
 
@@ -140,6 +141,11 @@ static inline void rig_begin(struct rig *r, const struct rig_options *o)
 		r->op[i].rig = r;
 		r->op[i].memory = rig_pages(RIG_OP_BYTES + 8192);
 	}
+}
+
+static inline void rig_begin(struct rig *r, const struct rig_options *o)
+{
+	rig_prepare(r, o);
 	rig_open(r);
 }
 

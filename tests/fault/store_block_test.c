@@ -6,6 +6,7 @@
 #include "kt.h"
 
 #include "block_rig.h"
+#include "store/block_format.h"
 
 static unsigned seeds(unsigned standard)
 {
@@ -175,4 +176,221 @@ TEST(a_power_cut_loses_nothing_flushed_and_shows_no_foreign_bytes)
 {
 	for (uint64_t seed = 2000; seed < 2000 + seeds(60); seed++)
 		deaths(seed, true);
+}
+
+/* --- drives that fail -------------------- */
+
+static struct rig_options plain(uint64_t seed)
+{
+	return (struct rig_options){.seed = seed, .drives = 2, .shards = 1, .loops = 1,
+		.block_bytes = 4096, .align_bytes = 4096, .size_bytes = 4 * MiB,
+		.room_percent = 100};
+}
+
+/* A fixed piece of work that touches every kind of I/O; results are what they may be. */
+static void chores(struct rig *r)
+{
+	for (unsigned i = 0; i < 6; i++) {
+		struct rig_op *x = &r->op[0];
+
+		(void)rig_sync(r, BLOCK_WRITE, i * 512 * KiB, 300 * KiB, i % 2);
+		(void)rig_sync(r, BLOCK_READ, i * 512 * KiB, 300 * KiB, false);
+		(void)rig_sync(r, BLOCK_ZERO, i * 512 * KiB + 4096, 8192, false);
+		(void)rig_sync(r, BLOCK_DEALLOCATE, i * 512 * KiB, 256 * KiB, false);
+		(void)rig_sync(r, BLOCK_WRITE, i * 512 * KiB, 8192, false);
+		(void)rig_sync(r, BLOCK_VERIFY, 0, MiB, false);
+		(void)rig_sync(r, BLOCK_FLUSH, 0, 0, false);
+		rig_expect(r, !x->busy);
+	}
+}
+
+TEST(whichever_io_fails_the_answers_are_true_and_a_reopening_agrees)
+{
+	static const enum sim_fault kinds[] = {
+		SIM_DISK_READ_EIO, SIM_DISK_WRITE_EIO, SIM_DISK_FLUSH_EIO, SIM_DISK_ENOSPC};
+	unsigned hits = 0;
+
+	for (unsigned k = 0; k < ARRAY_COUNT(kinds); k++) {
+		for (uint64_t n = 1;; n++) {
+			struct rig_options o = plain(n);
+			struct rig r;
+			bool hit;
+
+			rig_begin(&r, &o);
+			sim_fault_at(kinds[k], n);
+			chores(&r);
+			hit = sim_fault_hits(kinds[k]) > 0;
+			hits += hit;
+			sim_fault_at(kinds[k], 0);
+			rig_close(&r);
+			rig_open(&r);
+			rig_verify(&r, false);
+			rig_close(&r);
+			rig_end(&r);
+			if (!hit)
+				break;
+		}
+	}
+	expect(hits > 60);
+}
+
+static bool of_drive(uint64_t chunk, unsigned drive)
+{
+	return chunk % 2 == drive;
+}
+
+TEST(a_drive_that_is_gone_costs_its_own_chunks_and_no_others)
+{
+	struct rig_options o = plain(5);
+	struct rig r;
+
+	rig_begin(&r, &o);
+	expect_int(rig_sync(&r, BLOCK_WRITE, 0, 2 * MiB, false), 0);
+	expect_int(rig_sync(&r, BLOCK_FLUSH, 0, 0, false), 0);
+	sim_disk_mode("/sim/s0d1", SIM_DISK_GONE);
+	for (unsigned c = 0; c < 16; c++) {
+		int read = rig_sync(&r, BLOCK_READ, c * 256 * KiB, 64 * KiB, false);
+		int write = rig_sync(&r, BLOCK_WRITE, c * 256 * KiB, 4096, false);
+
+		expect_int(write, of_drive(c, 1) ? -EIO : 0);
+		expect_int(read, of_drive(c, 1) && c < 8 ? -EIO : 0);
+	}
+	/* nothing that was answered is on the drive that is gone and not durable */
+	expect_int(rig_sync(&r, BLOCK_FLUSH, 0, 0, false), 0);
+	sim_disk_mode("/sim/s0d1", SIM_DISK_WELL);
+	rig_die(&r, true);
+	rig_open(&r);
+	rig_verify(&r, false);
+	rig_close(&r);
+	rig_end(&r);
+}
+
+static int reopen(struct rig *r, struct store_report *report)
+{
+	int rc;
+
+	expect_int(loop_open(&(struct loop_opts){.name = "rig"}, &r->loop[0]), 0);
+	rc = rig_block_open(r, 0, report);
+	if (rc != 0)
+		loop_close(&r->loop[0]);
+	return rc;
+}
+
+static void reopened(struct rig *r)
+{
+	struct volume_shard shard = {r->loop[0], r->block[0]};
+
+	expect_int(volume_open(&shard, 1, &r->volume), 0);
+}
+
+TEST(a_part_that_lost_its_map_reads_as_errors_never_as_zeros)
+{
+	struct rig_options o = plain(6);
+	struct store_report report;
+	uint64_t bytes;
+	uint8_t *medium;
+	struct rig r;
+
+	rig_begin(&r, &o);
+	expect_int(rig_sync(&r, BLOCK_WRITE, 0, 2 * MiB, false), 0);
+	rig_close(&r);
+	medium = sim_disk_bytes("/sim/s0d1", &bytes);
+	for (unsigned place = 0; place < BLK_PLACES; place++)
+		medium[blk_page_block(0, place) * BLK_BYTES + 100] ^= 1;
+	memset(medium + blk_page_block(0, 3) * BLK_BYTES + 64, 7, 64);
+	for (unsigned place = 0; place < BLK_PLACES; place++)
+		medium[blk_page_block(0, place) * BLK_BYTES] |= 1;
+	expect_int(reopen(&r, &report), 0);
+	expect(strstr(report.text, "damaged") != NULL);
+	reopened(&r);
+	for (unsigned c = 0; c < 16; c++)
+		expect_int(rig_sync(&r, BLOCK_READ, c * 256 * KiB, 4096, false),
+			   of_drive(c, 1) ? -EIO : 0);
+	expect_int(rig_sync(&r, BLOCK_WRITE, 256 * KiB, 4096, false), -EIO);
+	rig_close(&r);
+	rig_end(&r);
+}
+
+TEST(two_chunks_with_one_slot_are_both_refused)
+{
+	struct rig_options o = plain(7);
+	uint32_t slot[BLK_PAGE_ENTRIES] = {5, 5};
+	struct blk_geometry g = {.uuid = "0123456789abcde", .drive_count = 2, .shard_count = 1,
+		.block_bytes = 4096, .size_bytes = 4 * MiB};
+	struct store_report report;
+	uint8_t *medium;
+	struct rig r;
+
+	rig_begin(&r, &o);
+	expect_int(rig_sync(&r, BLOCK_WRITE, 0, 2 * MiB, false), 0);
+	rig_close(&r);
+	medium = sim_disk_bytes("/sim/s0d0", &g.part_bytes);
+	blk_page_write(&g, 0, 1, 1000, slot, medium + blk_page_block(0, 1) * BLK_BYTES);
+	expect_int(reopen(&r, &report), 0);
+	expect(strstr(report.text, "damaged") != NULL);
+	reopened(&r);
+	expect_int(rig_sync(&r, BLOCK_READ, 0, 4096, false), -EIO);
+	expect_int(rig_sync(&r, BLOCK_READ, 256 * KiB, 4096, false), 0);
+	rig_close(&r);
+	rig_end(&r);
+}
+
+TEST(a_blank_part_among_others_is_a_loss_and_foreign_parts_are_refused)
+{
+	struct rig_options o = plain(8);
+	struct store_report report;
+	uint64_t bytes;
+	uint8_t *medium, saved[BLK_BYTES], last[BLK_BYTES];
+	struct rig r;
+
+	rig_begin(&r, &o);
+	expect_int(rig_sync(&r, BLOCK_WRITE, 0, 2 * MiB, false), 0);
+	rig_close(&r);
+	r.o.size_bytes += 4096;                        /* another namespace's size */
+	expect_int(reopen(&r, &report), -EPROTO);
+	r.o.size_bytes -= 4096;
+	medium = sim_disk_bytes("/sim/s0d0", &bytes);
+	memcpy(saved, medium, BLK_BYTES);
+	memset(medium, 0x5a, BLK_BYTES);
+	memcpy(last, medium + bytes - BLK_BYTES, BLK_BYTES);
+	memset(medium + bytes - BLK_BYTES, 0x5a, BLK_BYTES);
+	expect_int(reopen(&r, &report), -EPROTO);
+	expect(strstr(report.text, "not a superblock") != NULL);
+	memcpy(medium + bytes - BLK_BYTES, last, BLK_BYTES);   /* one copy is enough */
+	expect_int(reopen(&r, &report), 0);
+	reopened(&r);
+	rig_verify(&r, false);
+	expect_mem(medium, saved, BLK_BYTES);
+	rig_close(&r);
+	memset(medium, 0, bytes);
+	expect_int(reopen(&r, &report), 0);
+	reopened(&r);
+	expect_int(rig_sync(&r, BLOCK_READ, 0, 4096, false), -EIO);
+	expect_int(rig_sync(&r, BLOCK_READ, 256 * KiB, 4096, false), 0);
+	rig_close(&r);
+	rig_end(&r);
+}
+
+TEST(a_namespace_is_made_whole_or_made_again_whatever_cuts_it_short)
+{
+	for (uint64_t n = 1; n < 60; n++) {
+		struct rig_options o = plain(100 + n);
+		struct store_report report;
+		struct rig r;
+		int rc;
+
+		rig_prepare(&r, &o);
+		sim_crash_at_write(n);
+		expect_int(loop_open(&(struct loop_opts){.name = "rig"}, &r.loop[0]), 0);
+		rc = rig_block_open(&r, 0, &report);
+		sim_crash_at_write(0);
+		if (rc == 0)
+			block_forget(&r.block[0]);
+		sim_crash(&r.loop[0], n % 2);
+		rig_open(&r);
+		rig_verify(&r, false);
+		expect_int(rig_sync(&r, BLOCK_WRITE, 0, MiB, false), 0);
+		rig_close(&r);
+		rig_end(&r);
+	}
 }
