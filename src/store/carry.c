@@ -70,7 +70,7 @@ uint32_t carry_entry(const struct drive *d, uint32_t i, struct kv_key *key)
 	*key = (struct kv_key){.len = e->key_len};
 	memcpy(key->byte, e->key, sizeof(key->byte));
 	entry = index_find(d->st->index, key);
-	if (entry == INDEX_NONE || e->kind != FMT_PUT)
+	if (entry == INDEX_NONE)
 		return INDEX_NONE;
 	place = index_place(d->st->index, entry);
 	return place.drive == d->index && place.sequence == original_sequence(d, i) ? entry

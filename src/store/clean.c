@@ -61,6 +61,20 @@ uint32_t clean_least(const struct drive *d)
 		       : d->segment_blocks / CLEAN_GAIN_PART;
 }
 
+/* Blocks that are room again when what is alive in it is copied. What was left over at its end
+ * since the next record did not fit will be left over again. */
+static uint32_t gain_of(const struct drive *d, const struct segment *seg)
+{
+	uint32_t tail = d->segment_blocks - 1 - seg->used_blocks;
+	uint32_t record = fmt_record_blocks(d->st->opts.value_bytes_max);
+	uint32_t dead = seg->used_blocks - 1 > seg->live_blocks
+				? seg->used_blocks - 1 - seg->live_blocks
+				: 0;
+
+	must(seg->used_blocks < d->segment_blocks);
+	return dead + (tail > record ? tail - record : 0);
+}
+
 uint32_t clean_victim(const struct drive *d, uint32_t least_blocks)
 {
 	uint64_t oldest = oldest_unclean(d), gain_all = 0, blocks_all = 0;
@@ -75,10 +89,9 @@ uint32_t clean_victim(const struct drive *d, uint32_t least_blocks)
 			continue;
 		if (seg->live_count == 0 && seg->tombstone_count == 0)
 			return i;
-		must(seg->live_blocks + seg->tombstone_count < seg->used_blocks || seg->untidy);
-		if (segment_is_clean(seg) || seg->used_blocks - 1 < seg->live_blocks)
+		gain = gain_of(d, seg);
+		if (gain == 0)
 			continue;
-		gain = seg->used_blocks - 1 - seg->live_blocks;
 		gain_all += gain;
 		blocks_all += d->segment_blocks;
 		if (seg->generation == oldest)

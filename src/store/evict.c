@@ -324,6 +324,9 @@ static void records_choose(struct drive *d)
 {
 	bool covers = clean_older_unclean(d, d->segment[d->evict_segment].generation);
 
+#ifdef KVOF_PLANT_TOMBSTONE_FORGOTTEN
+	covers = false;                      /* planted fault */
+#endif
 	for (uint32_t i = 0; i < d->evict_entry_count; i++) {
 		struct kv_key key;
 		bool alive = carry_entry(d, i, &key) != INDEX_NONE;

@@ -470,7 +470,8 @@ void carry_lost(struct store_op *op);
 void carry_io_done(struct drive *d);
 /* After a failed flush: true if that record is a copy; the old place counts again. */
 bool carry_take_back(struct drive *d, const struct kv_key *key, uint64_t sequence);
-/* The entry of the index whose record is entry i of the segment that goes, or INDEX_NONE. */
+/* The entry of the index whose record is entry i of the segment that goes, or INDEX_NONE. A value
+ * that a failed flush took back is listed as deleted, but known as one that can't be read. */
 uint32_t carry_entry(const struct drive *d, uint32_t i, struct kv_key *key);
 /* The drive is given up. */
 void carry_abandon(struct drive *d);

@@ -3,10 +3,10 @@
  * A store that dies at every write of a workload, and is opened again (promises P1, P4).
  *
  * The workload: puts of sizes from 0 to 100 KiB, overwrites, conditional puts, deletes and flushes,
- * several in flight, over two small drives, so that segments are sealed, evicted and used again
- * many times. At the n-th write or flush the process dies: by kill (completed writes stay, those in
- * flight are torn, whole or absent) or by power cut (each sector written since the last flush is
- * kept or lost). Then:
+ * several in flight, over two small drives, so that segments are sealed, evicted (with values that
+ * were asked for carried forward) or cleaned, discarded and used again many times. At the n-th
+ * write or flush the process dies: by kill (completed writes stay, those in flight are torn, whole
+ * or absent) or by power cut (each sector written since the last flush is kept or lost). Then:
  *  - a get delivers one put of that key whole, or nothing: never other bytes, never a mixture;
  *  - kill: a key whose last operation was answered has that value (or was evicted); one whose
  *    operation was under way has the old or the new one;
@@ -20,7 +20,22 @@
 
 #include <errno.h>
 
-static uint64_t evicted;             /* segments, over all lives of a test */
+/* How much room the drives have for what is put. */
+enum room { ROOMY, EVICTS, CLEANS };
+
+/* Over all lives of a test. */
+static uint64_t evicted, cleaned, carried, kept, discarded;
+
+static void counts_add(struct rig *g)
+{
+	struct store_stat stat = rig_stat(g);
+
+	evicted += stat.evicted_segments;
+	cleaned += stat.cleaned_segments;
+	carried += stat.carried_values;
+	kept += stat.kept_segments;
+	discarded += stat.discarded_bytes;
+}
 
 /* Runs until the crash (true) or the end of the workload (false). */
 static bool work(struct run *run)
@@ -83,12 +98,15 @@ static const enum sim_fault fault_kinds[] = {SIM_DISK_READ_EIO, SIM_DISK_READ_BA
 					     SIM_DISK_READ_MISDIRECT, SIM_DISK_WRITE_EIO,
 					     SIM_DISK_ENOSPC, SIM_DISK_FLUSH_EIO, SIM_DISK_SLOW};
 
-static void run_begin(struct run *run, uint64_t seed, bool may_evict, bool faults, bool durable)
+static void run_begin(struct run *run, uint64_t seed, enum room room, bool faults, bool durable)
 {
+	static const uint64_t bytes[] = {24 * MiB, 1280 * KiB, 2432 * KiB};
 	struct sim_opts sim = {.seed = seed};
 
 	memset(run, 0, sizeof(*run));
-	rig_begin(&run->g, seed, 2, may_evict ? 1280 * KiB : 24 * MiB);
+	rig_begin(&run->g, seed, 2, bytes[room]);
+	run->g.opts.evict = room != CLEANS;
+	run->g.opts.carry_percent = 50;
 	if (faults) {
 		sim_end();
 		for (unsigned i = 0; i < ARRAY_COUNT(fault_kinds); i++)
@@ -102,7 +120,7 @@ static void run_begin(struct run *run, uint64_t seed, bool may_evict, bool fault
 	run->g.opts.segment_bytes = 192 * 1024;
 	run->g.opts.buffer_bytes = 1 << 20;
 	run->g.opts.index_keys_max = 256;
-	run->may_evict = may_evict;
+	run->may_evict = room == EVICTS;
 	run->faults = faults;
 	run->durable = run->g.opts.ack_durable = durable;
 	run->prng = prng_of(seed);
@@ -114,7 +132,7 @@ static void run_begin(struct run *run, uint64_t seed, bool may_evict, bool fault
 static void die_and_check(struct run *run, uint64_t n, bool kill)
 {
 	sim_faults_on(false);
-	evicted += rig_stat(&run->g).evicted_segments;
+	counts_add(&run->g);
 	rig_crash(&run->g, kill);
 	expect_int(rig_open(&run->g), 0);
 	verify(run, n, kill || run->durable);
@@ -123,12 +141,12 @@ static void die_and_check(struct run *run, uint64_t n, bool kill)
 }
 
 /* One life: dies at write n, comes back, is checked, works on, dies again, is checked again. */
-static bool life(uint64_t n, bool kill, bool may_evict, bool faults, bool durable)
+static bool life(uint64_t n, bool kill, enum room room, bool faults, bool durable)
 {
 	struct run *run = malloc(sizeof(*run));
 	bool crashed;
 
-	run_begin(run, n, may_evict, faults, durable);
+	run_begin(run, n, room, faults, durable);
 	sim_crash_at_write(n);
 	crashed = work(run);
 	if (crashed) {
@@ -141,54 +159,69 @@ static bool life(uint64_t n, bool kill, bool may_evict, bool faults, bool durabl
 	sim_faults_on(false);
 	for (unsigned i = 0; i < OPS_IN_FLIGHT; i++)
 		flight_reap(run, &run->flight[i]);
-	evicted += rig_stat(&run->g).evicted_segments;
+	counts_add(&run->g);
 	rig_end(&run->g);
 	free(run);
 	return crashed;
 }
 
-static void every_write(bool kill, bool may_evict, bool durable)
+static void every_write(bool kill, enum room room, bool durable)
 {
 	uint64_t n = 1;
 
-	evicted = 0;
-	while (life(n, kill, may_evict, false, durable))
+	evicted = cleaned = carried = kept = discarded = 0;
+	while (life(n, kill, room, false, durable))
 		n++;
-	printf("# died at %llu writes, %llu segments evicted\n", (unsigned long long)(n - 1),
-	       (unsigned long long)evicted);
+	printf("# died at %llu writes: %llu segments evicted, %llu stayed, %llu cleaned, %llu "
+	       "values carried, %llu KiB discarded\n", (unsigned long long)(n - 1),
+	       (unsigned long long)evicted, (unsigned long long)kept, (unsigned long long)cleaned,
+	       (unsigned long long)carried, (unsigned long long)discarded / 1024);
 	expect(n > 100);
-	expect((evicted > 0) == may_evict);
+	expect((evicted > 0) == (room == EVICTS) && (kept > 0) == (room == EVICTS));
+	expect((cleaned > 0) == (room == CLEANS));
+	expect((carried > 0 && discarded > 0) == (room != ROOMY));
 }
 
 TEST(a_kill_at_every_write_loses_nothing_that_was_answered)
 {
-	every_write(true, false, false);
+	every_write(true, ROOMY, false);
 }
 
 TEST(a_power_cut_at_every_write_loses_nothing_that_was_flushed)
 {
-	every_write(false, false, false);
+	every_write(false, ROOMY, false);
 }
 
 TEST(a_kill_at_every_write_with_eviction_brings_nothing_wrong_and_nothing_deleted)
 {
-	every_write(true, true, false);
+	every_write(true, EVICTS, false);
 }
 
 TEST(a_power_cut_at_every_write_with_eviction_brings_nothing_wrong_and_nothing_deleted)
 {
-	every_write(false, true, false);
+	every_write(false, EVICTS, false);
+}
+
+TEST(a_kill_at_every_write_with_cleaning_loses_nothing_and_brings_nothing_back)
+{
+	every_write(true, CLEANS, false);
+}
+
+TEST(a_power_cut_at_every_write_with_cleaning_loses_nothing_and_brings_nothing_back)
+{
+	every_write(false, CLEANS, false);
 }
 
 TEST(a_power_cut_at_every_write_loses_nothing_that_was_answered_when_answers_are_durable)
 {
-	every_write(false, false, true);
+	every_write(false, ROOMY, true);
 }
 
 TEST(deaths_among_faults_of_the_drives_bring_nothing_wrong_and_nothing_deleted)
 {
 	for (uint64_t n = 1; n <= 250; n++) {
-		(void)life(n, n % 2 == 0, n % 3 != 0, true, false);
-		(void)life(n + 1000, n % 2 == 0, n % 3 == 0, true, n % 5 == 0);
+		(void)life(n, n % 2 == 0, n % 3 != 0 ? EVICTS : ROOMY, true, false);
+		(void)life(n + 1000, n % 2 == 0, n % 3 == 0 ? EVICTS : ROOMY, true, n % 5 == 0);
+		(void)life(n + 2000, n % 2 == 0, CLEANS, true, n % 5 == 0);
 	}
 }

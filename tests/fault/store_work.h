@@ -120,6 +120,8 @@ static inline void op_start(struct run *run, struct flight *f)
 	uint64_t what = prng_below(&run->prng, 100);
 	struct model_key *k = &run->key[key];
 
+	for (unsigned i = 0; i < 3; i++)             /* asked for: worth to be carried */
+		(void)rig_exists(&run->g, (uint32_t)prng_below(&run->prng, KEYS / 2));
 	for (uint32_t tries = 0; key_busy(run, key) && tries < KEYS; tries++)
 		key = (key + 1) % KEYS;
 	k = &run->key[key];

@@ -25,6 +25,20 @@ PLANTS = {
     'cap_off_by_segment': (
         'tests/fault/store_cap_test',
         'ten_times_the_cap_is_written_and_no_byte_past_the_cap_is_ever_touched'),
+    'carry_unchecked': (
+        'tests/fault/store_evict_test',
+        'a_value_that_is_damaged_is_not_carried_and_costs_no_other'),
+    'carry_out_of_order': (
+        'tests/fault/store_crash_test',
+        'a_kill_at_every_write_with_eviction_brings_nothing_wrong_and_nothing_deleted'),
+    'evict_out_of_order': (
+        'tests/fault/store_evict_test',
+        'what_is_deleted_in_a_segment_that_stays_outlives_no_tombstone'),
+    'tombstone_forgotten': (
+        'tests/fault/store_evict_test',
+        'a_tombstone_is_carried_while_an_older_segment_holds_what_it_covers'),
+    'discard_live': (
+        'tests/fault/store_evict_test', 'what_is_free_is_discarded_and_nothing_else'),
     'delete_not_logged': (
         'tests/unit/store_store_test',
         'an_overwrite_replaces_and_a_delete_removes_also_after_reopening'),
