@@ -61,7 +61,7 @@
 
 enum req_state {
 	REQ_FREE, REQ_NEW, REQ_SHARE, REQ_BUF, REQ_PULL, REQ_STORE, REQ_PAGE, REQ_AER, REQ_HELD,
-	REQ_PUSH, REQ_LOOK, REQ_STATES
+	REQ_FORGOTTEN, REQ_PUSH, REQ_LOOK, REQ_STATES
 };
 
 struct req {
@@ -70,6 +70,7 @@ struct req {
 	struct ns *ns;                       /* I/O commands */
 	enum req_state state;
 	bool answered, failed, shared, wants_buf;
+	bool guessed;                        /* Retrieve: the value is taken to be as long as the room */
 	bool pulls;                          /* its data comes by R2T */
 	bool moves, unproven;                /* shared, waits for the host; one not proven */
 	uint16_t bad_offset;                 /* byte of the SQE that was wrong, for the error log */
@@ -147,6 +148,7 @@ struct seat {
 
 	uint64_t leased_bytes;
 	bool proven;                         /* it has moved what it promised, lately */
+	bool fits_not;                       /* its last Retrieve had room of another size */
 	unsigned moving;                     /* shared requests that wait for the host */
 	struct list_link share_wait;
 
@@ -402,6 +404,8 @@ void event_log_read(struct ctrl *c, enum event event);
 void event_reset(struct ctrl *c);
 void event_request(struct req *req);
 bool event_request_abort(struct ctrl *c, uint16_t cid);
+/* The host has used its CID again: it gets no answer. False: none has this CID. */
+bool event_request_forget(struct ctrl *c, uint16_t cid);
 void event_requests_drop(struct ctrl *c);
 
 /* --- the page (ctrl.c) -------------------- */

@@ -90,6 +90,20 @@ bool event_request_abort(struct ctrl *c, uint16_t cid)
 	return false;
 }
 
+bool event_request_forget(struct ctrl *c, uint16_t cid)
+{
+	for (unsigned i = 0; i < c->aer_count; i++) {
+		struct req *req = c->aer[i];
+
+		if (le16_get(req->cmd->sqe.cid) != cid)
+			continue;
+		c->aer[i] = c->aer[--c->aer_count];
+		req_go(req, REQ_FORGOTTEN);            /* ends with the connection */
+		return true;
+	}
+	return false;
+}
+
 void event_requests_drop(struct ctrl *c)
 {
 	while (c->aer_count > 0)

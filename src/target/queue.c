@@ -38,7 +38,8 @@ static const uint16_t req_next[REQ_STATES] = {
 	[REQ_PULL] = 1 << REQ_STORE | 1 << REQ_FREE,
 	[REQ_STORE] = 1 << REQ_NEW | 1 << REQ_PUSH | 1 << REQ_FREE,
 	[REQ_PAGE] = 1 << REQ_PUSH | 1 << REQ_FREE,
-	[REQ_AER] = 1 << REQ_FREE,
+	[REQ_AER] = 1 << REQ_FORGOTTEN | 1 << REQ_FREE,
+	[REQ_FORGOTTEN] = 1 << REQ_FREE,
 	[REQ_HELD] = 1 << REQ_FREE,
 	[REQ_PUSH] = 1 << REQ_FREE,
 };
@@ -110,6 +111,7 @@ static void req_cancel(struct req *req)
 	case REQ_SHARE:
 	case REQ_PAGE:
 	case REQ_HELD:
+	case REQ_FORGOTTEN:
 		req_end(req);
 		break;
 	case REQ_BUF:
@@ -130,7 +132,8 @@ bool queue_idle(const struct queue *q)
 	unsigned parked = 0;
 
 	for (unsigned i = 0; q->req != NULL && i < q->entries; i++)
-		parked += q->req[i].state == REQ_AER || q->req[i].state == REQ_HELD;
+		parked += q->req[i].state == REQ_AER || q->req[i].state == REQ_HELD ||
+			  q->req[i].state == REQ_FORGOTTEN;
 	must(parked <= q->busy);
 	return q->busy == parked;
 }
@@ -476,9 +479,20 @@ static bool queue_cid_taken(const struct queue *q, uint16_t slot, uint16_t cid)
 	/* A scan of at most 128 adjacent words costs less than keeping a table of 64 Ki bits. */
 	for (unsigned i = 0; i < q->entries; i++)
 		if (q->cid[i] == cid && i != slot && q->req[i].state != REQ_FREE &&
-		    !q->req[i].answered)
+		    q->req[i].state != REQ_FORGOTTEN && !q->req[i].answered)
 			return true;
 	return false;
+}
+
+/*
+ * SPDK's host forgets its event requests when it detaches and uses their CIDs again, to read CC and
+ * to write it. Refused, it would leave without a shutdown each time: so a Fabrics command takes the
+ * CID from an event request, which then is never answered. Any other use of a CID twice is 0/03h.
+ */
+static bool cid_handed_over(struct queue *q, const struct nv_sqe *sqe)
+{
+	return q->qid == 0 && sqe->opcode == NV_OPCODE_FABRICS &&
+	       event_request_forget(q->ctrl, le16_get(sqe->cid));
 }
 
 static void io_command(struct req *req)
@@ -522,7 +536,7 @@ static void req_run(struct req *req)
 	uint16_t cid = le16_get(sqe->cid);
 
 	must(req->state == REQ_NEW && q->state == QUEUE_LIVE);
-	if (queue_cid_taken(q, req->cmd->slot, cid)) {
+	if (queue_cid_taken(q, req->cmd->slot, cid) && !cid_handed_over(q, sqe)) {
 		COUNT(q->lane, duplicate_cids, 1);
 		req_fail(req, NV_CID_CONFLICT,
 			 &(struct bad){offsetof(struct nv_sqe, cid), "CID is in use"});

@@ -201,6 +201,27 @@ def q01(a):
         assert h.io.retrieve(b'q01', 65536)[1] == value
 
 
+@case('Q01 a Fabrics command, and no other, may take the CID of a waiting event request')
+def q01_event(a):
+    event = struct.pack('<BBH60x', 0x0C, 0x40, 7)
+    with l2(a.port) as c:                              # SPDK's host does so when it leaves
+        c.send(c.capsule(event))
+        assert c.silent()
+        status_of(c.command(struct.pack('<BBH60x', 0x18, 0x40, 7))[0], (0, 3))
+        for _ in range(2):
+            answer, _ = c.command(prop_get(7, 0x14))
+            status_of(answer, (0, 0))
+            assert answer.dw0 == CC_ON, hex(answer.dw0)
+        status_of(c.command(struct.pack('<BBH60x', 0x18, 0x40, 7))[0], (0, 0))
+        c.send(c.capsule(event))                       # and may be used for one again
+        assert c.silent()
+        assert c.command(prop_set(7, 0x14, CC_ON | 1 << 14))[0].status == (0, 0)
+        assert c.silent()                              # nothing comes for the one forgotten
+        assert c.prop(0x1C).dw0 & 0xC == 8, 'no shutdown'
+    with l2(a.port) as c:
+        status_of(c.command(prop_get(1, 0x14))[0], (0, 0))
+
+
 @each('Q04 fused commands are 0/02', [1, 2])
 def q04(a, fuse):
     with Host(a.port) as h:
