@@ -13,9 +13,10 @@
  * right: a host that dies in the middle of a Store leaves nothing. Buffers are taken only when
  * sizes and the data descriptor have been checked.
  *
- * The length of a value is known at once where its shard is on this lane, else that lane is asked.
- * A value that changed its length meanwhile is looked up again. A namespace in memory lends what it
- * has: there the store brings the buffer.
+ * The length of a value is known at once where its shard is on this lane. Else it is taken to be
+ * what the host has room for, as it was the last time, or that lane is asked first. Where it turns
+ * out to be another one, also because it has changed meanwhile, the next buffer has the right size.
+ * A namespace in memory lends what it has: there the store brings the buffer.
  *
  * Choices where readings of the command set differ are in docs/target.md. The queue's lane.
  */
@@ -117,17 +118,17 @@ static void kv_store_begin(struct req *req)
 
 /* --- Retrieve -------------------- */
 
-static void kv_retrieve_look(struct req *req);
+static void kv_retrieve_take(struct req *req, int res, uint32_t value_bytes);
 
-/* The value is another one by now: from the start. */
-static void kv_retrieve_again(struct req *req)
+/* The value has another length. */
+static void kv_retrieve_again(struct req *req, uint32_t value_bytes)
 {
 	if (req->buf != NULL)
 		store_buf_return(&req->buf);
 	req_share_give(req);
-	req->wants_buf = false;
+	req->wants_buf = req->guessed = false;
 	req_go(req, REQ_NEW);
-	kv_retrieve_look(req);
+	kv_retrieve_take(req, 0, value_bytes);
 }
 
 /* The shard has answered: bytes to be moved, or the value has grown, or there is none. */
@@ -135,8 +136,10 @@ static void kv_got_what(struct req *req, struct store_op *op, int res)
 {
 	uint32_t moves = res == 0 ? (uint32_t)bytes_min(op->value_bytes, req->kv.bytes) : 0;
 
+	if (req->guessed && (res == 0 || res == -EBUSY))
+		req->queue->seat->fits_not = op->value_bytes != req->kv.bytes;
 	if (res == -EBUSY || (moves > 0 && req->buf == NULL)) {
-		kv_retrieve_again(req);
+		kv_retrieve_again(req, op->value_bytes);
 	} else if (moves > 0) {
 		must(req->buf->payload_bytes >= moves);
 		COUNT_BYTES(req->queue, bytes_out, moves);
@@ -196,6 +199,8 @@ static void kv_looked(struct store_op *op, int res)
 	} else if (ns_seat(kv_ns(req), q->lane)->leaving) {
 		req_fail(req, NV_INVALID_NAMESPACE, NULL);
 	} else {
+		if (res == 0)
+			q->seat->fits_not = op->value_bytes != req->kv.bytes;
 		req_go(req, REQ_NEW);
 		kv_retrieve_take(req, res, op->value_bytes);
 	}
@@ -211,6 +216,11 @@ static void kv_retrieve_look(struct req *req)
 
 	if (res != -EBUSY) {
 		kv_retrieve_take(req, res, value_bytes);
+		return;
+	}
+	if (!req->queue->seat->fits_not && req->kv.bytes <= kv_ns(req)->value_bytes_max) {
+		req->guessed = true;
+		kv_retrieve_take(req, 0, req->kv.bytes);
 		return;
 	}
 	req_go(req, REQ_LOOK);

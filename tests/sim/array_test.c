@@ -339,6 +339,8 @@ static void judge(struct slot *s, int res)
 	case HOST_LIST:
 		S.sum->lists += res == 0;
 		break;
+	default:                              /* of blocks: not here */
+		must(false);
 	}
 }
 
