@@ -272,8 +272,10 @@ static void fit_files(struct serve *s)
 static int open_loops(struct serve *s)
 {
 	struct loop_opts opts = {.name = "kvof-serve", .ops_max = 4 * s->conns_max + 4096,
-				 .timers_max = 4 * s->conns_max + TARGET_CTRLS + 128};
-	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+				 .timers_max = 4 * s->conns_max + 128 +
+		(unsigned)config_number(&s->config, CONFIG_controllers)};
+	cpu_set_t allowed;
+	int cores = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
 
 	s->loop_count = (unsigned)config_number(&s->config, CONFIG_loops);
 	if (s->loop_count == 0)

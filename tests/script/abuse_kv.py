@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Abuse of data descriptors and the Key Value command set (groups S and K)."""
+import os
+import random
 import struct
+import tempfile
+import threading
+import time
 
 from abuse_base import *
 
@@ -156,6 +161,92 @@ def k14(a):
     with Host(a.port) as h:
         status_of(h.io.store(b'k14', b'x', options=3), (0, 2))
         status_of(h.io.exist(b'k14'), (0, 0x87))
+
+
+@case('K23 a value that is damaged on its drive is 0/88, and never bytes')
+def k23(a):
+    with tempfile.TemporaryDirectory(prefix='kvof-k23-') as d:
+        path = os.path.join(d, 'drive')
+        array = Array(a.proc.args[0], drives=[path + ',size=64MiB'])
+        value = noise(50000, 23)
+        with Host(array.port) as h:
+            status_of(h.io.store(b'k23', value), (0, 0))
+            status_of(h.io.store(b'whole', value[::-1]), (0, 0))
+            with open(path, 'r+b') as f:
+                at = f.read().find(value[1000:1064])
+                assert at > 0
+                f.seek(at)
+                f.write(bytes([value[1000] ^ 1]))
+                os.fsync(f.fileno())
+            answer, data = h.io.retrieve(b'k23', 50000)
+            status_of(answer, (0, 0x88))
+            assert data == b''
+            status_of(h.io.retrieve(b'k23', 50000)[0], (0, 0x87))
+            assert h.io.retrieve(b'whole', 50000)[1] == value[::-1]
+        assert array.stop()[0] == 0
+
+
+def linearisable(ops):
+    """Wing and Gong's search over (begin, end, kind, result) of one key: kind is what was written, or
+    None for a read; a state is the set of operations done and the value there is."""
+    ops = sorted(ops)
+    seen, todo = set(), [(0, None)]
+    while todo:
+        done, value = todo.pop()
+        if done == (1 << len(ops)) - 1:
+            return True
+        if (done, value) in seen:
+            continue
+        seen.add((done, value))
+        left = [i for i in range(len(ops)) if not done >> i & 1]
+        bound = min(ops[i][1] for i in left)
+        for i in left:
+            begin, _, kind, result = ops[i]
+            if begin > bound:
+                break
+            if kind == 'store':
+                todo.append((done | 1 << i, result))
+            elif kind == 'delete' and (result == 'gone') == (value is not None):
+                todo.append((done | 1 << i, None))
+            elif kind == 'read' and result == value:
+                todo.append((done | 1 << i, value))
+    return False
+
+
+@case('K17 Store, Delete and Retrieve that race have an order that explains all answers')
+def k17(a):
+    assert linearisable([(0, 1, 'store', 'a'), (2, 3, 'read', 'a')])
+    assert not linearisable([(0, 1, 'store', 'a'), (2, 3, 'delete', 'gone'), (4, 5, 'read', 'a')])
+
+    def actor(n, key, ops, errors):
+        try:
+            with Host(a.port, hostid=bytes([n + 20]) * 16) as h:
+                rng = random.Random(n)
+                for i in range(12):
+                    what = rng.choice(('store', 'delete', 'read', 'read'))
+                    begin = time.monotonic()
+                    if what == 'store':
+                        result = f'{n}:{i}'
+                        status_of(h.io.store(key, result.encode()), (0, 0))
+                    elif what == 'delete':
+                        result = 'gone' if h.io.delete(key).status == (0, 0) else 'none'
+                    else:
+                        answer, data = h.io.retrieve(key, 64)
+                        result = data.decode() if answer.status == (0, 0) else None
+                    ops.append((begin, time.monotonic(), what, result))
+        except Exception as e:
+            errors.append(e)
+
+    for r in range(6):
+        ops, errors = [], []
+        threads = [threading.Thread(target=actor, args=(n, b'k17%d' % r, ops, errors))
+                   for n in range(3)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert not errors, errors
+        assert linearisable(ops), sorted(ops)
 
 
 @case('K15 store-if-absent of one key from 8 connections has one winner a round')

@@ -483,7 +483,7 @@ def d18(a):
         assert beside >= 0.5 * alone
 
 
-@case('D20 a host that goes after half the data leaves nothing')
+@case('D20, K27 a host that goes after half the data leaves nothing')
 def d20(a):
     d = Data(a, b'd20')
     d.raw(length=d.length // 2 // 4 * 4, flags=0)

@@ -219,6 +219,22 @@ def subsystems(d):
         assert len(a.json('subsys', 'ls')['subsystems']) == 1
 
 
+@case('K29 one key in two subsystems is two keys, and neither host learns of the other')
+def apart(d):
+    with Served(d, '--kv', '64MiB') as a:
+        a.json('subsys', 'create', TWO)
+        a.json('ns', 'create', '--size', '64MiB', '--subsystem', TWO)
+        with Host(a.port) as one, Host(a.port, subnqn=TWO, hostid=b'\2' * 16) as two:
+            status_ok(one.io.store(b'same', b'of one'))
+            assert two.io.exist(b'same').status == (0, 0x87)
+            assert two.io.store(b'same', b'of two', options=2).status == (0, 0), 'if absent'
+            assert one.io.retrieve(b'same', 16)[1] == b'of one'
+            assert two.io.retrieve(b'same', 16)[1] == b'of two'
+            status_ok(two.io.delete(b'same'))
+            assert one.io.exist(b'same').status == (0, 0)
+            assert two.io.list(b'', 4096)[1][:4] == bytes(4)
+
+
 @each('L08 a namespace is removed under load within a second: the host', ['reads', 'stores', 'sends nothing'])
 def removed_under_load(d, what):
     with Served(d, '--kv', '64MiB') as a, Host(a.port) as other:

@@ -443,7 +443,7 @@ def everywhere(d):
         assert proc.wait(6) == 0
 
 
-@case('values are there again after SIGTERM and after SIGKILL')
+@case('K28 values are there again after SIGTERM and after SIGKILL')
 def restart(d):
     paths = [os.path.join(d, f'r{i}') for i in range(2)]
     drives = [p + ',size=64MiB' for p in paths]
@@ -631,7 +631,7 @@ def value_limit(d):
         assert array.stop()[0] == 0
 
 
-@case('--on-full refuse answers 0/81 and keeps what is there; evict makes room')
+@case('K24 --on-full refuse answers 0/81 and keeps what is there; evict makes room')
 def full(d):
     for how in ('refuse', 'evict'):
         array = Array(KVOF, '--on-full', how, '--value-bytes-max', '1MiB',
