@@ -26,6 +26,8 @@ PEERS = pathlib.Path(os.environ.get('KVOF_PEERS', '/tmp/kvof-peers'))
 SPDK = PEERS / 'spdk'
 XNVME = PEERS / 'xnvme' / 'build'
 NQN = 'nqn.2026-11.io.kvof:array'
+# spdk_nvme_perf sends an empty host NQN where none is given; Connect refuses it.
+HOST = ' hostnqn:nqn.2014-08.org.nvmexpress:uuid:2fee39be-cc39-400c-b2db-77f1a81ec281'
 FUZZ_S = os.environ.get('KVOF_FUZZ_S', '10')
 BUILD = None
 
@@ -228,9 +230,11 @@ def perf(what):
     with serve:
         for more in ((), ('-H', '-I')):
             code, text = peer([tool, *SMALL, '-q', '32', '-o', '4096', '-w', 'randrw', '-M', '50',
-                               '-t', '3', *more, '-r', serve.address(' ns:2')])
+                               '-t', '3', *more, '-r', serve.address(HOST + ' ns:2')])
             assert code == 0 and re.search(r'Total\s+:\s+\d', text), text[-1500:]
-            assert 'error' not in text.lower().replace('*error*: [nqn', ''), text[-1500:]
+            # At its end it disconnects with I/O under way; SPDK's own target sees the same line.
+            ends = [line for line in text.splitlines() if 'CQ transport error -6' not in line]
+            assert not any('*ERROR*' in line for line in ends), text[-1500:]
         serve.answers()
     return None
 
