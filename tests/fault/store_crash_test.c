@@ -63,7 +63,7 @@ static bool work(struct run *run)
 		struct store *st = run->g.st;
 
 		if (f->kind == F_PUT && f->r.done)
-			run->key[f->key].acked = f->version, run->key[f->key].pending = 0;
+			model_take(run->key, f, run->faults);
 		else if (f->kind != F_NONE && f->kind != F_PUT && st != NULL)
 			flight_reap(run, f);
 	}
@@ -100,7 +100,7 @@ static const enum sim_fault fault_kinds[] = {SIM_DISK_READ_EIO, SIM_DISK_READ_BA
 
 static void run_begin(struct run *run, uint64_t seed, enum room room, bool faults, bool durable)
 {
-	static const uint64_t bytes[] = {24 * MiB, 1280 * KiB, 2432 * KiB};
+	static const uint64_t bytes[] = {24 * MiB, 1664 * KiB, 1664 * KiB};
 	struct sim_opts sim = {.seed = seed};
 
 	memset(run, 0, sizeof(*run));

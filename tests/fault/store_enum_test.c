@@ -381,10 +381,10 @@ static uint64_t enumerate(const struct workload *w, uint64_t seed, unsigned stri
 static const struct workload workloads[] = {
 	{"all is kept", 2, 8 * MiB, false, false, false, false},
 	{"all is kept, answers are durable", 2, 8 * MiB, false, true, false, false},
-	{"old values are evicted", 2, 1280 * KiB, true, false, false, false},
+	{"old values are evicted", 2, 1664 * KiB, true, false, false, false},
 	{"a drive is given up", 3, 8 * MiB, false, false, true, false},
-	{"a drive is given up, old values are evicted", 3, 1280 * KiB, true, false, true, false},
-	{"an object namespace is cleaned", 2, 2048 * KiB, false, false, false, true},
+	{"a drive is given up, old values are evicted", 3, 1664 * KiB, true, false, true, false},
+	{"an object namespace is cleaned", 2, 1664 * KiB, false, false, false, true},
 };
 
 TEST(a_cut_at_every_moment_with_any_of_the_unflushed_writes_kept_agrees_with_the_model)
