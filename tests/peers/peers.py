@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -43,11 +44,12 @@ def need(*paths):
 class Serve:
     """A `kvof serve` of its own; at the end it must still be there, and end well."""
 
-    def __init__(self, *options):
+    def __init__(self, *options, port='0'):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix='kvof-peers-'))
         self.err = open(self.dir / 'err', 'w+')
         self.child = subprocess.Popen(
-            [f'{BUILD}/kvof', 'serve', '--listen', 'tcp://127.0.0.1:0', *options],
+            [f'{BUILD}/kvof', 'serve', '--listen', f'tcp://127.0.0.1:{port}', '--control', 'none',
+             *options],
             stdout=subprocess.PIPE, stderr=self.err, text=True, cwd=self.dir)
         hit = re.match(r'ready tcp://127\.0\.0\.1:(\d+) (\S+)', self.child.stdout.readline())
         assert hit, 'kvof serve did not start: ' + self.said()
@@ -59,6 +61,21 @@ class Serve:
 
     def address(self, more=''):
         return (f'trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:{self.port} subnqn:{NQN}' + more)
+
+    def worked(self, cpu_s, within_s=20):
+        """True as soon as it has spent so much time; that is I/O, since it never polls."""
+        end = time.monotonic() + within_s
+        while time.monotonic() < end:
+            words = pathlib.Path(f'/proc/{self.child.pid}/stat').read_text().rsplit(')', 1)[1]
+            if sum(map(int, words.split()[11:13])) > cpu_s * os.sysconf('SC_CLK_TCK') + 20:
+                return True
+            select.select([], [], [], 0.05)
+        return False
+
+    def kill(self):
+        self.child.kill()
+        self.child.wait()
+        shutil.rmtree(self.dir, ignore_errors=True)
 
     def rss_kib(self):
         text = pathlib.Path(f'/proc/{self.child.pid}/status').read_text()
@@ -208,29 +225,20 @@ def fuzz_namespace(what):
 
 # --- block --------------------------------------------------------------------------------------
 
-def block_serve():
-    """An array with a block namespace, or why there is none."""
-    try:
-        return Serve('--drive', 'mem,size=768MiB', '--block', '256MiB'), None
-    except AssertionError as why:
-        if 'not in this version' in str(why):
-            return None, 'this array has no block namespaces yet'
-        raise
+def block_serve(**more):
+    return Serve('--drive', 'mem,size=768MiB', '--block', '256MiB', **more)
 
 
-@case('spdk perf: 4 KiB reads and writes at depth 32 on a block namespace, with and without digests')
+@case('spdk perf: 4 KiB reads and writes on 4 queues of depth 32, with and without digests')
 def perf(what):
     tool = SPDK / 'build/bin/spdk_nvme_perf'
     lacks = need(tool)
-    serve = None
-    if not lacks:
-        serve, lacks = block_serve()
     if lacks:
         return lacks
-    with serve:
+    with block_serve() as serve:
         for more in ((), ('-H', '-I')):
-            code, text = peer([tool, *SMALL, '-q', '32', '-o', '4096', '-w', 'randrw', '-M', '50',
-                               '-t', '3', *more, '-r', serve.address(HOST + ' ns:2')])
+            code, text = peer([tool, *SMALL, '-q', '32', '-P', '4', '-o', '4096', '-w', 'randrw',
+                               '-M', '50', '-t', '3', *more, '-r', serve.address(HOST + ' ns:2')])
             assert code == 0 and re.search(r'Total\s+:\s+\d', text), text[-1500:]
             # At its end it disconnects with I/O under way; SPDK's own target sees the same line.
             ends = [line for line in text.splitlines() if 'CQ transport error -6' not in line]
@@ -243,12 +251,9 @@ def perf(what):
 def bdevperf(what):
     tool = SPDK / 'build/examples/bdevperf'
     lacks = need(tool)
-    serve = None
-    if not lacks:
-        serve, lacks = block_serve()
     if lacks:
         return lacks
-    with serve:
+    with block_serve() as serve:
         config = serve.dir / 'bdev.json'
         config.write_text(json.dumps({'subsystems': [{'subsystem': 'bdev', 'config': [{
             'method': 'bdev_nvme_attach_controller', 'params': {
@@ -260,6 +265,45 @@ def bdevperf(what):
             assert code == 0 and re.search(r'Total\s+:\s+\d', text), text[-1500:]
             assert 'Kn2' in text and not re.search(r'fail(ed)? [1-9]', text), text[-1500:]
         serve.answers()
+    return None
+
+
+@case('spdk abort: reads that wait can be aborted, and all end')
+def abort(what):
+    tool = SPDK / 'build/examples/abort'
+    lacks = need(tool)
+    if lacks:
+        return lacks
+    with block_serve() as serve:
+        code, text = peer([tool, *SMALL, '-q', '64', '-o', '65536', '-w', 'randread', '-t', '3',
+                           '-c', '0x1', '-r', serve.address(' ns:2')])
+        done = re.search(r'NSID 2 I/O completed: (\d+), failed: (\d+)', text)
+        told = re.search(r'success (\d+), unsuccessful (\d+), failed (\d+)', text)
+        assert code == 0 and done and told and int(done[1]) > 0, text[-1500:]
+        assert done[2] == told[1] and told[3] == '0', f'{done[0]}; {told[0]}'
+        serve.answers()
+    return None
+
+
+@case('spdk reconnect: a host attaches again after the array was killed and started')
+def reconnect(what):
+    tool = SPDK / 'build/examples/reconnect'
+    lacks = need(tool)
+    if lacks:
+        return lacks
+    options = ('--kv', '0', '--drive', 'mem,size=512MiB', '--block', '256MiB')
+    first = Serve(*options)
+    host = subprocess.Popen(
+        [str(w) for w in (tool, *SMALL, '-q', '32', '-o', '4096', '-w', 'randrw', '-M', '50', '-t', '8',
+                          '-c', '0x1', '-r', first.address(' ns:1'))],
+        env={**os.environ, 'LD_LIBRARY_PATH': f'{SPDK}/build/lib'}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert first.worked(0.1), 'no I/O came'
+    first.kill()
+    with Serve(*options, port=first.port):
+        text, _ = host.communicate(timeout=60)         # its I/O is over then: it starts none anew
+        assert host.returncode == 0, text[-1500:]
+        assert 'Controller properly reset.' in text, text[-1500:]
     return None
 
 
