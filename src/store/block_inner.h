@@ -162,6 +162,7 @@ struct block {
 	uint32_t block_bytes;
 	uint8_t uuid[16];
 	bool warm;                           /* there was a request */
+	struct block_op *in_call;            /* whose volume_run() is under way here */
 	bool ack_durable, narrow;            /* narrow: blocks are smaller than a drive's */
 	uint64_t io_number, slots;           /* slots: of all parts */
 	struct loop_timer tick;
@@ -196,7 +197,7 @@ struct op_leg {
 	uint64_t at_chunk;                   /* of the namespace: next to look at on this shard */
 	uint16_t shards_left;
 	uint8_t shard;
-	bool in_call, begun;
+	bool begun;
 	_Atomic uint32_t pending;            /* I/Os, and one while shards are being started */
 	_Atomic int res;
 };

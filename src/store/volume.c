@@ -94,7 +94,7 @@ void op_drop(struct block *b, struct block_op *op, int res)
 	if (leg->home != b->loop) {
 		leg->msg = (struct msg){.run = op_home};
 		loop_post(leg->home, &leg->msg);
-	} else if (leg->in_call) {
+	} else if (b->in_call == op) {
 		leg->soon = (struct loop_op){.done = op_soon};
 		loop_soon(leg->home, &leg->soon, 0);
 	} else {
@@ -126,7 +126,6 @@ void op_started(struct block *b, struct block_op *op)
 		op_drop(b, op, 0);
 		return;
 	}
-	leg->in_call = false;
 	leg->shard = (uint8_t)((leg->shard + 1u) % leg->volume->shard_count);
 	op_send(leg);
 }
@@ -135,6 +134,8 @@ void volume_run(struct volume *v, struct loop *here, struct block_op *op)
 {
 	struct op_leg *leg = op_leg(op);
 	uint64_t first = op->offset_bytes >> BLK_CHUNK_SHIFT, chunks = UINT64_MAX;
+	struct block_op *outer;
+	struct block *b;
 
 	OBJ_CHECK(v, VOLUME_MAGIC);
 	loop_must_own(here);
@@ -158,9 +159,11 @@ void volume_run(struct volume *v, struct loop *here, struct block_op *op)
 		op_send(leg);
 		return;
 	}
-	leg->in_call = true;
-	block_begin(v->shard[leg->shard].block, op);
-	leg->in_call = false;                          /* it can't have ended yet: see op_drop() */
+	b = v->shard[leg->shard].block;
+	outer = b->in_call;                            /* we may be in the done() of another */
+	b->in_call = op;
+	block_begin(b, op);
+	b->in_call = outer;
 }
 
 void volume_stat(const struct volume *v, struct block_stat *out)
