@@ -39,10 +39,11 @@
 #define SLACK_NS NS_PER_MS            /* a completion may wait for its turn of the loop */
 
 /* What kind of world a seed makes; the laws that hold in it follow. */
-enum world { W_CLEAN, W_MEDIA, W_POWER, W_EVICT, W_KINDS };
+enum world { W_CLEAN, W_MEDIA, W_POWER, W_EVICT, W_OBJECT, W_KINDS };
 
 struct shared {                       /* adds up over the children */
 	uint64_t ops, hits, misses, errors, late, crashes, power_cuts, reconnects, lists;
+	uint64_t evicted, kept, cleaned, carried, refused;
 	uint64_t fault[SIM_FAULT_COUNT];
 };
 
@@ -98,10 +99,30 @@ static struct sim {
 static void *graveyard[16384];
 static unsigned graves;
 
+/* Small drives: values go, or what was deleted and overwritten is cleaned away. */
+static bool tight(void)
+{
+	return S.world == W_EVICT || S.world == W_OBJECT;
+}
+
+static void store_count(const struct store *st)
+{
+	struct store_stat stat;
+
+	store_stat(st, &stat);
+	S.sum->evicted += stat.evicted_segments;
+	S.sum->kept += stat.kept_segments;
+	S.sum->cleaned += stat.cleaned_segments;
+	S.sum->carried += stat.carried_values;
+	S.sum->refused += stat.no_space;
+}
+
 static void bury(void)
 {
 	must(graves + 2 + 2 * LOOPS <= ARRAY_COUNT(graveyard));
 	for (unsigned i = 0; i < S.loops; i++) {
+		if (S.store[i] != NULL)
+			store_count(S.store[i]);
 		graveyard[graves++] = S.store[i];
 		graveyard[graves++] = S.pool[i];
 		S.store[i] = NULL;
@@ -115,7 +136,8 @@ static int shard_open(unsigned i, bool format)
 {
 	static const char *const drive[LOOPS][4] = {
 		{"d0", "d1", "d2", "d3"}, {"e0", "e1"}, {"f0", "f1"}};
-	struct store_opts so = {.drive_count = S.loops == 1 ? 4 : 2, .evict = true,
+	struct store_opts so = {.drive_count = tight() ? 1 : S.loops == 1 ? 4 : 2,
+		.evict = S.world != W_OBJECT, .carry_percent = 50,
 		.value_bytes_max = S.value_bytes_max, .pool = S.pool[i], .format = format,
 		.ack_durable = S.world == W_POWER && (S.seed & 64) != 0};
 	struct store_report report = {.text = ""};
@@ -123,7 +145,7 @@ static int shard_open(unsigned i, bool format)
 
 	for (unsigned d = 0; d < so.drive_count; d++)
 		so.drive[d] = (struct store_drive){.path = drive[i][d],
-			.bytes = S.world == W_EVICT ? 16 * MiB : 96 * MiB};
+			.bytes = tight() ? 10 * (uint64_t)S.value_bytes_max : 96 * MiB};
 	rc = store_open(&so, S.loop[i], &S.store[i], &report);
 	if (rc != 0 && S.must_open)
 		FAIL("store_open: %s (%s)", strerror(-rc), report.text);
@@ -145,7 +167,7 @@ static void array_give_up(void)
 
 static bool array_open(bool format)
 {
-	struct target_ns_opts ns = {.nsid = 1, .evicts = true};
+	struct target_ns_opts ns = {.nsid = 1, .evicts = S.world != W_OBJECT};
 	struct target_subsys_opts subsys = {.nqn = NQN, .ns = &ns, .ns_count = 1};
 	struct target_opts to = {.subsys = &subsys, .subsys_count = 1, .loops = S.loop,
 		.pools = S.pool, .loop_count = S.loops};
@@ -228,6 +250,8 @@ static uint32_t random_size(void)
 		262145};
 	uint64_t dice = prng_below(&S.p, 100);
 
+	if (tight() && dice >= 50)
+		return S.value_bytes_max / (1 + (uint32_t)prng_below(&S.p, 6));
 	if (dice < 2)
 		return S.value_bytes_max;
 	if (dice < 70)
@@ -303,6 +327,8 @@ static void judge_write(struct slot *s, int res, uint64_t end)
 		w->failed = true;
 		if (!present_ok(&S.model[s->key], s->start, end))
 			FAIL("key %u: refused as present, but it is not", s->key);
+	} else if (res == -ENOSPC && S.world == W_OBJECT) {
+		w->failed = true;             /* full: what was there stays */
 	} else if (res == -ENOENT) {
 		w->failed = true;
 		if (!absent_ok(&S.model[s->key], s->start, end)) {
@@ -452,6 +478,7 @@ static void world_begin(uint64_t seed, uint64_t ops, struct shared *sum)
 	S = (struct sim){.seed = seed, .world = (enum world)(seed % W_KINDS), .target_ops = ops,
 		.sum = sum, .p = prng_of(seed * 7919 + 1)};
 	S.loops = 1 + (unsigned)(seed / W_KINDS % LOOPS);
+	S.target_ops *= tight() ? 2 : 1;
 	S.value_bytes_max = seed % 50 == 0 ? 8 * MiB : 512 * KiB;
 	rate[SIM_NET_RESET] = rate[SIM_NET_FLIP] = net;
 	rate[SIM_NET_DELAY] = rate[SIM_NET_REFUSE] = often;
@@ -577,6 +604,7 @@ static void world_end(void)
 		FAIL("closing hangs");
 	for (unsigned i = 0; i < S.loops; i++) {
 		closed_flag[0] = false;
+		store_count(S.store[i]);
 		store_close(&S.store[i], mark_closed, &closed_flag[0]);
 		if (!sim_run_until(all_closed, NULL, 30 * NS_PER_S))
 			FAIL("a store does not close");
@@ -705,13 +733,20 @@ static int report(const struct shared *t, uint64_t seeds)
 		       (unsigned long long)t->fault[f]);
 		all_hit = all_hit && t->fault[f] > 0;
 	}
-	printf("1..4\n");
+	printf("# %llu segments went, %llu stayed, %llu were cleaned, %llu values carried, %llu "
+	       "Stores refused\n", (unsigned long long)t->evicted, (unsigned long long)t->kept,
+	       (unsigned long long)t->cleaned, (unsigned long long)t->carried,
+	       (unsigned long long)t->refused);
+	printf("1..5\n");
 	verdict(++n, seeds_failed == 0, "random operations of two hosts against a map, every seed");
 	verdict(++n, all_hit, "every kind of fault was hit");
 	verdict(++n, t->crashes > 0 && t->power_cuts > 0 && t->reconnects > 0,
 		"crashes, power cuts and reconnects happened");
 	verdict(++n, t->hits > t->ops / 20 && t->ops >= seeds * 20,
 		"values were really read: more than one operation in twenty is a verified hit");
+	verdict(++n, seeds < 200 ||
+		(t->evicted > 0 && t->kept > 0 && t->cleaned > 0 && t->carried > 0),
+		"segments went, stayed and were cleaned, values were carried");
 	return seeds_failed == 0 && all_hit ? 0 : 1;
 }
 
