@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <semaphore.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -673,17 +674,20 @@ void array_free(struct array **ap)
 	free(a);
 }
 
-void array_print_reports(const struct array *a, FILE *to)
+void array_reports(const struct array *a, void (*say)(void *arg, const char *text), void *arg)
 {
+	char text[320];
+
 	if (a->report.text[0] != '\0')
-		fprintf(to, "kvof serve: %s\n", a->report.text);
+		say(arg, a->report.text);
 	for (unsigned i = 0; i < a->ns_count; i++) {
 		const struct array_ns *n = a->ns[i];
 
-		if (n->report.text[0] != '\0' && a->ns_count > 1)
-			fprintf(to, "kvof serve: namespace %u: %s\n", n->ns.nsid, n->report.text);
-		else if (n->report.text[0] != '\0')
-			fprintf(to, "kvof serve: %s\n", n->report.text);
+		if (n->report.text[0] == '\0')
+			continue;
+		snprintf(text, sizeof(text), "namespace %u of %.40s: %.200s", n->ns.nsid, n->nqn,
+			 n->report.text);
+		say(arg, a->ns_count > 1 ? text : n->report.text);
 	}
 }
 
@@ -859,7 +863,9 @@ int array_ns_create(struct array *a, struct set_ns *ns, char why[512])
 		rc = call_first(a, &c);
 		if (rc == 0) {
 			a->ns[a->ns_count++] = n;
-			log_info("namespace %u of %s: made", ns->nsid, n->nqn);
+			log_event(LOG_INFO, "namespace_added", LOG_NUMBER("nsid", ns->nsid),
+				  LOG_TEXT("subsystem", n->nqn),
+				  LOG_TEXT("kind", ns->kind == SET_KV ? "kv" : "block"));
 			return 0;
 		}
 		snprintf(why, 512, "%s", c.why);
@@ -928,7 +934,8 @@ int array_ns_remove(struct array *a, const char *nqn, uint32_t nsid, char why[51
 	(void)call_first(a, &moved);
 	a->ns[at] = a->ns[--a->ns_count];
 	rc = set_ns_remove(a->set, c.ns->ns.id, said);
-	log_info("namespace %u of %s: removed", nsid, nqn);
+	log_event(LOG_INFO, "namespace_removed", LOG_NUMBER("nsid", nsid),
+		  LOG_TEXT("subsystem", nqn));
 	free(c.ns);
 	if (rc != 0)
 		snprintf(why, 512, "namespace %u: taken from hosts, but the drives keep it: %s",

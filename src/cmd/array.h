@@ -13,8 +13,6 @@
 #ifndef KVOF_CMD_ARRAY_H
 #define KVOF_CMD_ARRAY_H
 
-#include <stdio.h>
-
 #include "store/block.h"
 #include "store/look.h"
 #include "store/set.h"
@@ -59,8 +57,8 @@ int array_target(struct array *a, const struct target_opts *opts, char why[256],
 /* No namespace is given to the target, nor taken from it, any more. */
 void array_target_gone(struct array *a);
 
-/* One line a thing that was found at opening, to standard error. */
-void array_print_reports(const struct array *a, FILE *to);
+/* What was found at opening: calls say() for each line. */
+void array_reports(const struct array *a, void (*say)(void *arg, const char *text), void *arg);
 
 struct array_memory {
 	uint64_t buffer_bytes, index_bytes, index_keys;

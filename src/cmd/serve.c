@@ -457,26 +457,43 @@ static int open_http(struct serve *s)
 	return rc == -EINVAL ? CMD_USAGE : CMD_FAILED;
 }
 
-static void print_memory(const struct serve *s)
+/* For people, or for who collects the log. */
+static void say(void *arg, const char *text)
+{
+	const struct serve *s = arg;
+
+	if (strcmp(config_text(&s->config, CONFIG_log_format), "json") == 0)
+		log_notice("%s", text);
+	else
+		fprintf(stderr, "kvof serve: %s\n", text);
+}
+
+static void print_memory(struct serve *s)
 {
 	unsigned want = (unsigned)config_number(&s->config, CONFIG_connections);
 	struct target_memory m = target_memory();
 	uint64_t conns = s->conns_max * (m.conn_bytes + m.queue_bytes);
 	struct array_memory a = array_memory(s->array);
+	bool v6 = strchr(s->metrics.host, ':') != NULL;
+	char text[400];
 
-	if (s->conns_max < want)
-		fprintf(stderr, "kvof serve: %u connections at most, not %u: raise the limit of "
-			"open files (ulimit -n)\n", s->conns_max, want);
-	fprintf(stderr, "kvof serve: memory: %" PRIu64 " MiB value buffers, %" PRIu64
-		" MiB index (for %" PRIu64 " keys), up to %" PRIu64
-		" MiB for %u connections (%" PRIu64 " KiB a full queue)%s\n",
-		a.buffer_bytes / MiB, (a.index_bytes + MiB - 1) / MiB, a.index_keys, conns / MiB,
-		s->conns_max, m.queue_bytes / KiB,
-		s->memory ? "; drives are memory: nothing survives a restart" : "");
-	if (s->http != NULL)
-		fprintf(stderr, "kvof serve: metrics http://%s%s%s:%u/metrics\n",
-			strchr(s->metrics.host, ':') != NULL ? "[" : "", s->metrics.host,
-			strchr(s->metrics.host, ':') != NULL ? "]" : "", s->metrics.port);
+	if (s->conns_max < want) {
+		snprintf(text, sizeof(text), "%u connections at most, not %u: raise the limit of "
+			 "open files (ulimit -n)", s->conns_max, want);
+		say(s, text);
+	}
+	snprintf(text, sizeof(text), "memory: %" PRIu64 " MiB value buffers, %" PRIu64
+		 " MiB index (for %" PRIu64 " keys), up to %" PRIu64
+		 " MiB for %u connections (%" PRIu64 " KiB a full queue)%s",
+		 a.buffer_bytes / MiB, (a.index_bytes + MiB - 1) / MiB, a.index_keys, conns / MiB,
+		 s->conns_max, m.queue_bytes / KiB,
+		 s->memory ? "; drives are memory: nothing survives a restart" : "");
+	say(s, text);
+	if (s->http == NULL)
+		return;
+	snprintf(text, sizeof(text), "metrics http://%s%s%s:%u/metrics", v6 ? "[" : "",
+		 s->metrics.host, v6 ? "]" : "", s->metrics.port);
+	say(s, text);
 }
 
 static void address_print(const struct sock_addr *a, char *out, size_t out_bytes)
@@ -591,7 +608,7 @@ static void signal_came(struct loop_op *op, int res)
 	if (res == -ECANCELED)
 		return;
 	if (read(s->signal_fd, &info, sizeof(info)) == sizeof(info))
-		log_info("signal %u: stopping", info.ssi_signo);
+		log_event(LOG_INFO, "stopping", LOG_NUMBER("signal", info.ssi_signo));
 	stop_begin(s);
 }
 
@@ -648,7 +665,7 @@ static void serve_run(struct serve *s, bool serving)
 		return;
 	}
 	if (serving) {
-		array_print_reports(s->array, stderr);
+		array_reports(s->array, say, s);
 		print_memory(s);
 		print_ready(s);
 	} else {
@@ -703,6 +720,7 @@ int cmd_serve(int argc, char **argv)
 		code = cmd_output_end("serve", CMD_DONE);
 	} else {
 		log_level_set(level_of(config_text(&s->config, CONFIG_log)));
+		log_json_set(strcmp(config_text(&s->config, CONFIG_log_format), "json") == 0);
 		code = serve_open(s);
 		serve_run(s, code == 0);
 	}

@@ -762,8 +762,8 @@ void block_part_fail(struct block_part *p, const char *why)
 	struct block *b = p->block;
 
 	must(!p->failed && p->disk != NULL);
-	log_error("block drive %s: given up: %s; its chunks of this namespace can't be read",
-		  p->path, why);
+	log_event(LOG_ERROR, "drive_failed", LOG_TEXT("drive", p->path), LOG_TEXT("why", why),
+		  LOG_TEXT("lost", "its chunks of one block shard"));
 	p->failed = true;
 	atomic_fetch_or_explicit(&b->failed_parts, 1u << p->index, memory_order_relaxed);
 	LIST_FOR_EACH_SAFE(link, &p->flying) {

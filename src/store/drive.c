@@ -395,8 +395,10 @@ static void give_up(struct drive *d)
 	struct store *st = d->st;
 	struct list_link ops, *link;
 
-	log_error("store drive %s: given up: %s; its values are gone, %u of %u drives go on",
-		  d->path, d->fail_why, st->drives_live - 1, st->drive_count);
+	log_event(LOG_ERROR, "drive_failed", LOG_TEXT("drive", d->path),
+		  LOG_TEXT("why", d->fail_why), LOG_TEXT("lost", "its values of one kv shard"),
+		  LOG_NUMBER("drives_left", st->drives_live - 1),
+		  LOG_NUMBER("drives", st->drive_count));
 	must(!d->failed && st->drives_live > 0);
 	d->failed = true;
 	st->drives_live--;

@@ -151,8 +151,9 @@ static void ctrl_alive_timer(struct loop_timer *timer)
 		return;
 	}
 	COUNT(&t->lane[0], keep_alive_expired, 1);
-	log_warn("controller %u of %s: nothing heard for %llu ms: dropped", c->cntlid, c->hostnqn,
-		 (unsigned long long)(c->kato_ns / NS_PER_MS));
+	log_event(LOG_WARN, "keep_alive_expired", LOG_TEXT("host", c->hostnqn),
+		  LOG_TEXT("subsystem", c->subsys->nqn), LOG_NUMBER("controller", c->cntlid),
+		  LOG_NUMBER("silent_ms", c->kato_ns / NS_PER_MS));
 	queue_kill(admin);
 	queue_done(admin);
 }
@@ -325,6 +326,8 @@ void ctrl_kill(struct ctrl *c)
 	if (c->state == CTRL_GONE)
 		return;
 	ctrl_go(c, CTRL_GONE);
+	log_event(LOG_INFO, "disconnect", LOG_TEXT("host", c->hostnqn),
+		  LOG_TEXT("subsystem", c->subsys->nqn), LOG_NUMBER("controller", c->cntlid));
 	loop_timer_cancel(c->target->loop, &c->alive);
 	list_remove(&c->link);
 	must(c->subsys->ctrl_count > 0);

@@ -48,8 +48,9 @@ static nv_status connect_admin(struct queue *q, struct subsys *s, const struct n
 	if (rc != 0)
 		ctrl_kill(c);
 	else
-		log_info("controller %u of %s: host %s from %s", c->cntlid, s->nqn, c->hostnqn,
-			 wire_peer(q->conn));
+		log_event(LOG_INFO, "connect", LOG_TEXT("host", c->hostnqn),
+			  LOG_TEXT("subsystem", s->nqn), LOG_NUMBER("controller", c->cntlid),
+			  LOG_TEXT("peer", wire_peer(q->conn)));
 	*result = rc == 0 ? nv_connect_ok_dw0(c->cntlid) : 0;
 	ctrl_put(c);
 	return rc == 0 ? NV_OK : NV_INTERNAL_ERROR;
@@ -105,8 +106,10 @@ static nv_status connect_judge(struct queue *q, const struct nv_sqe *sqe, uint64
 #endif
 			return refused(result, DATA(subnqn));
 		COUNT(&t->lane[0], hosts_refused, 1);
-		log_warn("host %s from %s: not on the list (--allow-host)", connect.hostnqn,
-			 wire_peer(q->conn));
+		log_event(LOG_WARN, "host_refused", LOG_TEXT("host", connect.hostnqn),
+			  LOG_TEXT("subsystem", connect.subnqn),
+			  LOG_TEXT("peer", wire_peer(q->conn)),
+			  LOG_TEXT("why", "not on the list (--allow-host)"));
 		return NV_CONNECT_INVALID_HOST;
 	}
 	if (connect.sq_entries > TARGET_QUEUE_ENTRIES)

@@ -558,7 +558,8 @@ static void health_more(struct subsys *s)
 	}
 	s->health_asked = false;
 	if (s->health_worse) {
-		log_warn("subsystem %s: a drive has failed; its values are misses", s->nqn);
+		log_event(LOG_WARN, "subsystem_degraded", LOG_TEXT("subsystem", s->nqn),
+			  LOG_TEXT("why", "a drive has failed"));
 		LIST_FOR_EACH_SAFE(link, &s->ctrls)
 			event_come(container_of(link, struct ctrl, link), EVENT_HEALTH);
 	}

@@ -19,7 +19,7 @@ import tempfile
 import time
 
 from cases import case, run_all
-from nvmetcp import DISCOVERY, Array, Host, kv, l2, sgl, status_ok
+from nvmetcp import DISCOVERY, Array, Host, kv, l1, l2, sgl, status_ok
 
 KVOF = sys.argv[1]
 
@@ -404,6 +404,26 @@ def ready(d):
     proc.send_signal(signal.SIGINT)
     assert proc.wait(6) == 0
     assert 'memory:' in proc.stderr.read()
+
+
+@case('the log as JSON is one object a line: start, connect, refusal, disconnect, stop')
+def log_json(d):
+    host = 'nqn.2026-11.io.kvof:friend'
+    path = os.path.join(d, 'log')
+    array = Array(KVOF, '--log', 'info', '--log-format', 'json', '--allow-host', host,
+                  drives=['mem,size=64MiB'], log=path)
+    with Host(array.port, hostnqn=host) as h:
+        status_ok(h.io.store(b'log', b'x'))
+    with l1(array.port) as c:
+        assert c.connect().status == (1, 0x84)
+    assert array.stop()[0] == 0
+    with open(path) as f:
+        rows = [json.loads(line) for line in f]
+    events = {r['event']: r for r in rows if 'event' in r}
+    assert set(events) >= {'connect', 'disconnect', 'host_refused', 'stopping'}, events
+    assert events['connect']['host'] == host and events['connect']['peer'].startswith('127.0.0.1:')
+    assert events['host_refused']['level'] == 'warn'
+    assert all({'time', 'level'} < set(r) for r in rows)
 
 
 @case('an IPv6 address is listened at')
