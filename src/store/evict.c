@@ -492,11 +492,13 @@ void evict_free(struct drive *d, uint32_t segment_index)
 		seg->state = SEGMENT_BAD;
 		return;
 	}
+#ifndef KVOF_PLANT_LOAN_FORGOTTEN
 	if (seg->loan_count > 0) {
 		seg->state = SEGMENT_LENT;             /* loan.c brings it back */
 		d->segments_held++;
 		return;
 	}
+#endif
 	seg->state = SEGMENT_FREE;
 	seg->used_blocks = seg->entry_count = seg->tombstone_count = 0;
 	segment_free_add(d, segment_index, drive_is_tight(d));

@@ -39,12 +39,21 @@ PLANTS = {
         'a_tombstone_is_carried_while_an_older_segment_holds_what_it_covers'),
     'discard_live': (
         'tests/fault/store_evict_test', 'what_is_free_is_discarded_and_nothing_else'),
+    'loan_forgotten': (
+        'tests/unit/store_loan_test',
+        'a_lent_value_outlives_many_turns_of_the_drive_and_holds_nobody_up'),
     'delete_not_logged': (
         'tests/unit/store_store_test',
         'an_overwrite_replaces_and_a_delete_removes_also_after_reopening'),
     'evict_drops_early': (
         'tests/fault/store_fault_test',
         'what_an_eviction_cut_short_left_behind_does_not_come_back_after_a_delete'),
+    'head_before_parts': (
+        'tests/fault/store_stripe_test',
+        'a_power_cut_at_every_write_leaves_the_old_value_or_the_new'),
+    'orphans_kept': (
+        'tests/fault/store_stripe_test',
+        'a_kill_at_every_write_leaves_the_old_value_or_the_new'),
     'catalog_checksum_ignored': (
         'tests/unit/store_set_test',
         'any_one_catalog_is_enough_and_without_all_four_the_drive_is_refused'),
