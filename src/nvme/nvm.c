@@ -58,6 +58,20 @@ static nv_status check_blocks(const struct nv_nvm_sqe *sqe, const struct nvm_sha
 	return NV_OK;
 }
 
+/*
+ * Bytes of a Dataset Management command. Linux sends room for 256 ranges however few there are: a
+ * descriptor may be longer than the ranges, but not than 256 of them.
+ */
+static uint32_t dsm_bytes(const struct nv_sqe *raw, unsigned ranges)
+{
+	uint32_t least = ranges * (uint32_t)sizeof(struct nv_dsm_range);
+	uint32_t given = le32_get(raw->sgl.bytes);
+
+	if (given > least && given <= NV_DSM_RANGES_MAX * sizeof(struct nv_dsm_range))
+		return given;
+	return least;
+}
+
 nv_status nv_nvm_parse(const struct nv_sqe *raw, const struct nv_nvm_limits *limits,
 		       struct nv_nvm_cmd *out, struct bad *bad)
 {
@@ -85,7 +99,7 @@ nv_status nv_nvm_parse(const struct nv_sqe *raw, const struct nv_nvm_limits *lim
 	if (sqe->opcode == NV_NVM_DSM) {
 		out->ranges = (uint16_t)(dsm->ranges + 1u);
 		out->deallocate = (le32_get(dsm->attributes) & NV_DSM_AD) != 0;
-		out->bytes = out->ranges * (uint32_t)sizeof(struct nv_dsm_range);
+		out->bytes = dsm_bytes(raw, out->ranges);
 	} else if (shape->moves) {
 		out->bytes = out->block_count * limits->block_bytes;
 	}

@@ -130,7 +130,8 @@ def n08(a, bits):
         status_of(ask(h, WRITE, h.io.next_cid(), bits=DTYPE)[0], (0, 2))
 
 
-@each('N14 Dataset Management', ['hints', 'nothing', '256 ranges', 'short', 'long', 'empty'])
+@each('N14 Dataset Management', ['hints', 'nothing', '256 ranges', 'short', 'long', 'room for 256',
+                                'empty'])
 def n14(a, what):
     data = noise(256 * BLOCK)
     with Host(a.port) as h:
@@ -146,7 +147,10 @@ def n14(a, what):
         elif what == 'short':
             status_of(dsm(h.io, [(0, 64), (64, 64)], nr=255), (0, 0x0F))
         elif what == 'long':
-            status_of(dsm(h.io, [(0, 64), (64, 64)], nr=0), (0, 0x0F))
+            status_of(dsm(h.io, [(0, 1)] * 257, nr=0), (0, 0x0F))
+        elif what == 'room for 256':     # what Linux sends, however few ranges there are
+            status_of(dsm(h.io, [(64, 64)] + [(0, 64)] * 255, nr=0), (0, 0))
+            data = data[:64 * BLOCK] + bytes(64 * BLOCK) + data[128 * BLOCK:]
         else:
             status_of(h.io.command(sqe(DSM, 1, NSID, dptr=sgl(0x5A, 0), cdw11=4))[0], (0, 0x0F))
         assert get(h.io, 0, 256) == data

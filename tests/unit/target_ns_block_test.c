@@ -68,6 +68,19 @@ static uint16_t dsm(struct all *a, struct nv_dsm_range *range, unsigned count, b
 	return ask_out(&a->f, &a->h.io, &sqe, range, cmd.bytes);
 }
 
+/* As Linux does: room for 256 ranges, of which only the first ones count. */
+static uint16_t dsm_in_page(struct all *a, const struct nv_dsm_range *range, unsigned count)
+{
+	static struct nv_dsm_range page[NV_DSM_RANGES_MAX];
+	struct nv_nvm_cmd cmd = {.opcode = NV_NVM_DSM, .ranges = (uint16_t)count,
+		.deallocate = true, .bytes = sizeof(page)};
+	struct nv_sqe sqe = nv_nvm_build(BLOCK_NSID, &cmd);
+
+	kt_noise(page, sizeof(page));
+	memcpy(page, range, count * sizeof(*range));
+	return ask_out(&a->f, &a->h.io, &sqe, page, sizeof(page));
+}
+
 static struct nv_dsm_range range_of(uint64_t first, uint32_t count)
 {
 	return (struct nv_dsm_range){.blocks = le32_of(count), .slba = le64_of(first)};
@@ -205,7 +218,7 @@ TEST(zeroes_and_deallocation_read_as_zeros_and_give_room_back)
 	expect_int(dsm(&a, range, 3, false), NV_RAW_OK);       /* only hints */
 	expect_int(nvm_read(&a, 0, 256, in), NV_RAW_OK);
 	expect_mem(in, out, MiB);
-	expect_int(dsm(&a, range, 3, true), NV_RAW_OK);
+	expect_int(dsm_in_page(&a, range, 3), NV_RAW_OK);
 	memset(out + 64 * 4096, 0, 128 * 4096);
 	memset(out + 255 * 4096, 0, 4096);
 	expect_int(nvm_read(&a, 0, 256, in), NV_RAW_OK);
