@@ -22,7 +22,7 @@ wait_for() {
 	n=0
 	until eval "$1"; do
 		n=$((n + 1))
-		[ $n -lt 100 ] || { echo "never true: $1"; return 1; }
+		[ $n -lt 300 ] || { echo "never true: $1"; return 1; }
 		sleep 0.1
 	done
 }

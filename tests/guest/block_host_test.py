@@ -22,7 +22,7 @@ SIZE_MIB = 384          # mkfs.xfs wants 300 MiB; thin, so few of them are ever 
 FIND = WAIT_FOR + """
 block_of() {
 	for d in /sys/block/nvme*n*; do
-		case $d in *c*n*) continue ;; esac
+		case ${d##*/} in *c*) continue ;; esac
 		[ "$(cat $d/device/subsysnqn 2>/dev/null)" = "$1" ] && [ "$(cat $d/nsid)" = "$2" ] &&
 			echo /dev/$(basename $d) && return 0
 	done
@@ -196,7 +196,7 @@ class Judge(BlockDevice):
 
     # ---- load ----------------------------------------------------------------------------------
 
-    def loads(self, array):
+    def loads(self, array, _):
         """fio --verify over connections of several shapes."""
         for name, flags, queues, jobs in (
                 ("1 queue", "--nr-io-queues=1", 2, [
@@ -228,7 +228,7 @@ class Judge(BlockDevice):
             s=$?; tail -5 /tmp/t; exit $s""", seconds=90)
         self.healthy("fio", array)
 
-    def side_by_side(self, array):
+    def side_by_side(self, array, _):
         """Values go in and out while the block namespace is written and verified."""
         name = "KV beside block"
         dev = self.connect(name, array)
@@ -276,7 +276,7 @@ class Judge(BlockDevice):
             else "fio ended with 0" not in output)
         self.tap.check(name, good, f"exit status {status}\n{output[-3000:]}\n{self.dmesg()}")
 
-    def reset_under_load(self, array):
+    def reset_under_load(self, array, _):
         name = "reset under load"
         dev = self.connect(name, array)
         if dev is None:
@@ -290,7 +290,7 @@ class Judge(BlockDevice):
             done""", seconds=60)
         self.fio_ends(f"{name}: fio --verify goes on and finds no error")
 
-    def disconnect_under_load(self, array):
+    def disconnect_under_load(self, array, _):
         name = "disconnect under load"
         dev = self.connect(name, array)
         if dev is None:
@@ -371,6 +371,9 @@ class Judge(BlockDevice):
 
     # ---- namespaces that come and go -------------------------------------------------------------
 
+    def blocks_4096(self, array, _):
+        self.namespace("4096", array, 4096, True)
+
     def runs(self):
         options = ["--kv", "64MiB", "--block", f"{SIZE_MIB}MiB"]
         array = Array(self.kvof, self.folder, *options, drive_size="384MiB")
@@ -378,13 +381,10 @@ class Judge(BlockDevice):
             if not self.tap.check("kvof serve --kv --block prints its ready line",
                                   array.is_ready(), array.why()):
                 return
-            self.namespace("4096", array, 4096, True)
-            self.loads(array)
-            self.side_by_side(array)
-            self.reset_under_load(array)
-            self.disconnect_under_load(array)
-            array = self.kill_under_load(array, options)
-            array = self.kill_mounted(array, options)
+            for part in suite.parts(self.blocks_4096, self.loads, self.side_by_side,
+                                    self.reset_under_load, self.disconnect_under_load,
+                                    self.kill_under_load, self.kill_mounted):
+                array = part(array, options) or array
         finally:
             self.guest.run("umount -l /mnt; nvme disconnect-all", 30)
             status = array.stop()
@@ -398,7 +398,8 @@ def main():
 
 def run(guest, tap, kvof, work):
     judge = Judge(guest, tap, kvof, work)
-    judge.itself()
+    for part in suite.parts(judge.itself):
+        part()
     if kvof:
         judge.runs()
 

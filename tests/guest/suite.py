@@ -36,6 +36,14 @@ def drives_make(work, drives):
     return made
 
 
+CHOSEN = []  # --parts
+
+
+def parts(*methods):
+    """Those of a suite's parts that were asked for, or all."""
+    return [m for m in methods if not CHOSEN or m.__name__ in CHOSEN]
+
+
 def main(about, run, drives=(), payload=None, options=lambda parser: None,
          skip=lambda args: None):
     """run(guest, tap, kvof, work) makes the checks; payload(args, work) names what the guest gets;
@@ -43,8 +51,10 @@ def main(about, run, drives=(), payload=None, options=lambda parser: None,
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--guest", required=True, help="folder of the cached guest")
     parser.add_argument("--kvof", help="the program; without it only the guest itself is judged")
+    parser.add_argument("--parts", help="names of the methods to run, for work on one of them")
     options(parser)
     args = parser.parse_args()
+    CHOSEN.extend((args.parts or "").split())
     if shutil.which(driver.QEMU) is None:
         print(f"1..0 # SKIP {driver.QEMU} is not installed (Debian: qemu-system-x86)")
         return 0
