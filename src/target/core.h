@@ -70,7 +70,7 @@ struct req {
 	struct ns *ns;                       /* I/O commands */
 	enum req_state state;
 	bool answered, failed, shared, wants_buf;
-	bool guessed;                        /* Retrieve: the value is taken to be as long as the room */
+	bool guessed;                        /* Retrieve: its value is as long as the room, maybe */
 	bool pulls;                          /* its data comes by R2T */
 	bool moves, unproven;                /* shared, waits for the host; one not proven */
 	uint16_t bad_offset;                 /* byte of the SQE that was wrong, for the error log */

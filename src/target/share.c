@@ -32,7 +32,7 @@
 #define PRESSURE_LOOK_NS (100 * NS_PER_MS)
 #define PRESSURE_STALL_PART 10
 
-/* There is; this controller has what it may; others that are not proven have it; the pool is full. */
+/* There is; this controller has what it may; others not proven have it; the pool is full. */
 enum room { ROOM, ROOM_NOT_MINE, ROOM_OTHERS, ROOM_NONE };
 
 static void pressure_timer(struct loop_timer *timer);

@@ -114,7 +114,7 @@ static void hosts_get_stuck(struct fix *f, unsigned count, bool stores)
 			else
 				get_start(&stuck[n], i, key, LARGE);
 		}
-		pause_ns(f, 300 * UINT64_C(1000));     /* its commands go out, not much comes back */
+		pause_ns(f, 300 * UINT64_C(1000));     /* commands go out, not much comes back */
 		guest_cut(f, &stuck[n], true);
 	}
 	pause_ns(f, 5 * NS_PER_MS);
