@@ -285,6 +285,13 @@ static void first_moved(struct call *c)
 	call_end(c, 0);
 }
 
+/* The catalog has 16 random bytes; what is shown is a UUID of version 4. */
+static void uuid_mark(uint8_t uuid[16])
+{
+	uuid[6] = (uint8_t)((uuid[6] & 0x0f) | 0x40);
+	uuid[8] = (uint8_t)((uuid[8] & 0x3f) | 0x80);
+}
+
 static int ns_open(struct array *a, const struct set_ns *ns, const char *nqn,
 		   struct array_ns **out, char why[512])
 {
@@ -296,6 +303,7 @@ static int ns_open(struct array *a, const struct set_ns *ns, const char *nqn,
 	must(ns->shards >= 1 && ns->shards <= SET_SHARDS_MAX);
 	n->array = a;
 	n->ns = *ns;
+	uuid_mark(n->ns.uuid);
 	snprintf(n->nqn, sizeof(n->nqn), "%s", nqn);
 	for (unsigned i = 0; i < ns->shards; i++)
 		n->shard[i].loop = a->loop[i % a->opts.loop_count];
@@ -715,8 +723,12 @@ struct array_memory array_memory(const struct array *a)
 
 static struct target_ns_opts target_ns_of(const struct array *a, const struct array_ns *n)
 {
-	return (struct target_ns_opts){.nsid = n->ns.nsid, .space = n->space, .volume = n->volume,
+	struct target_ns_opts o = {.nsid = n->ns.nsid, .space = n->space, .volume = n->volume,
 		.memory = a->memory, .evicts = n->ns.evict, .durable = a->opts.ack_durable};
+
+	if (n->ns.id != 0)                             /* of version 1: as it was shown before */
+		memcpy(o.uuid, n->ns.uuid, sizeof(o.uuid));
+	return o;
 }
 
 struct hosts {
@@ -857,6 +869,7 @@ int array_ns_create(struct array *a, struct set_ns *ns, char why[512])
 		snprintf(why, 512, "%s", said);
 		return rc == -ENOSPC ? CMD_REFUSED : failed(rc, why);
 	}
+	uuid_mark(ns->uuid);
 	rc = ns_open(a, ns, nqn_of(a, ns->subsys), &n, why);
 	if (rc == 0) {
 		c.ns = n;

@@ -53,6 +53,7 @@ struct ns {
 	uint64_t capacity_bytes;             /* as it was opened */
 	bool memory, evicts, durable;
 	struct nv_ns_ids ids;
+	uint8_t given_uuid[16];              /* zero: none */
 	/* the first loop's */
 	unsigned loops_left;                 /* that have not answered yet */
 	void (*added)(void *arg);            /* all know it; NULL: nobody waits for that */

@@ -9,9 +9,10 @@
  * or a buffer is answered 00h/0Bh now, a Store whose data still comes when it has come; a host that
  * has not moved its data after TARGET_LEAVE_NS loses its connection (lane.c).
  *
- * Identifiers of a namespace (NGUID, EUI64, UUID) and the serial number are digests of the store's
- * uuid and the nsid: two arrays never share one (Linux drops a namespace whose identifier it has
- * already), and one array keeps them over restarts.
+ * A namespace's UUID is that of the catalog; NGUID and EUI64 are digests of it and the nsid, the
+ * serial number is one of the subsystem's uuid (without these, of that of the store): two arrays
+ * never share one (Linux drops a namespace whose identifier it has already), and one array keeps
+ * them over restarts.
  */
 #include "target/core.h"
 
@@ -37,8 +38,16 @@ static void digest_of(const char *what, const uint8_t uuid[16], uint32_t nsid, u
 	hash_sha256_end(&h, out);
 }
 
-static struct nv_ns_ids ids_of(const uint8_t uuid[16], uint32_t nsid, uint8_t csi)
+static bool uuid_given(const uint8_t uuid[16])
 {
+	return !bytes_all_zero(uuid, 16);
+}
+
+/* given: the namespace's own, shown as it is; else all are made from that of the store. */
+static struct nv_ns_ids ids_of(const uint8_t given[16], const uint8_t store[16], uint32_t nsid,
+			       uint8_t csi)
+{
+	const uint8_t *uuid = uuid_given(given) ? given : store;
 	struct nv_ns_ids ids = {.csi = csi, .csi_given = true};
 	uint8_t digest[32];
 
@@ -47,6 +56,10 @@ static struct nv_ns_ids ids_of(const uint8_t uuid[16], uint32_t nsid, uint8_t cs
 	digest_of("kvof eui64", uuid, nsid, digest);
 	memcpy(ids.eui64, digest, sizeof(ids.eui64));
 	ids.eui64[0] = (uint8_t)((ids.eui64[0] & 0xfc) | 0x02);        /* locally administered */
+	if (uuid_given(given)) {
+		memcpy(ids.uuid, given, sizeof(ids.uuid));
+		return ids;
+	}
 	digest_of("kvof uuid", uuid, nsid, digest);
 	memcpy(ids.uuid, digest, sizeof(ids.uuid));
 	ids.uuid[6] = (uint8_t)((ids.uuid[6] & 0x0f) | 0x80);          /* RFC 9562: version 8 */
@@ -140,7 +153,7 @@ static void ns_learn(struct ns *ns)
 	if (ns->transfer_bytes_max > atomic_load(&s->transfer_bytes_max))
 		atomic_store(&s->transfer_bytes_max, ns->transfer_bytes_max);
 	ns->capacity_bytes = ns->stat.capacity_bytes;
-	ns->ids = ids_of(ns->stat.uuid, ns->nsid, ns->ops->csi);
+	ns->ids = ids_of(ns->given_uuid, ns->stat.uuid, ns->nsid, ns->ops->csi);
 	if (s->serial[0] == '\0')
 		serial_set(s, ns->stat.uuid);
 }
@@ -175,6 +188,7 @@ static int ns_make(struct subsys *s, const struct target_ns_opts *opts, char why
 		free(ns);
 		return -ENOMEM;
 	}
+	memcpy(ns->given_uuid, opts->uuid, sizeof(ns->given_uuid));
 	loop_timer_init(&ns->leave, ns_last_step);
 	s->ns[opts->nsid - 1] = ns;
 	*out = ns;

@@ -29,6 +29,7 @@ struct volume;
 
 struct target_ns_opts {
 	uint32_t nsid;               /* 1 .. TARGET_NAMESPACES, each once */
+	uint8_t uuid[16];            /* what hosts see; zero: made from that of the store */
 	/* one of these, borrowed until it has left; a store is on the first loop */
 	struct space *space;
 	struct volume *volume;

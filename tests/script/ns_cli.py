@@ -153,6 +153,10 @@ def identifiers(d):
         a.json('ns', 'create', '--size', '64MiB', '--subsystem', TWO)
         with Host(a.port) as h, Host(a.port, subnqn=TWO) as two:
             seen += [ids(h, 1), ids(h, 2), ids(two, 1)]
+        told = {(r['subsystem'], r['nsid']): bytes.fromhex(r['uuid'].replace('-', ''))
+                for r in a.json('ns', 'ls')['namespaces']}
+        assert [s[2] for s in seen] == [told[NQN, 1], told[NQN, 2], told[TWO, 1]], 'ns ls tells others'
+        assert all(s[2][6] >> 4 == 4 and s[2][8] >> 6 == 2 for s in seen), 'not UUIDs of version 4'
     with Served(d, drives=[drive]) as a, Host(a.port) as h, Host(a.port, subnqn=TWO) as two:
         assert [ids(h, 1), ids(h, 2), ids(two, 1)] == seen, 'other identifiers after a restart'
         assert a.run('ns', 'rm', '2').returncode == 0
