@@ -138,6 +138,7 @@ struct block_part {
 	struct block_flush zero_flush, epoch_flush;
 	unsigned epoch_pages;
 	bool resuming, closing;
+	unsigned page_errors;                /* in a row */
 	bool page_retry;                     /* a page failed: the next tick tries again */
 
 	struct block_io *io;                 /* [BLOCK_IOS] */

@@ -143,6 +143,16 @@ static void pages_pump(struct block_part *p)
 	}
 }
 
+static void page_waiters(struct map_page *page, int res);
+
+/* Nothing more is written: what the drive has of it can't be told any more. */
+static void part_break(struct block_part *p, const char *why)
+{
+	log_error("block drive %s: %s; no more writes into this namespace there", p->path, why);
+	p->broken = true;
+	map_abandon(p);
+}
+
 static void page_waiters(struct map_page *page, int res)
 {
 	struct list_link all, *link;
@@ -182,6 +192,7 @@ static void page_written(struct loop_op *op, int res)
 	if (res == 0) {
 		must(w->version > page->written);
 		p->changes++;
+		p->page_errors = 0;
 		page->written = w->version;
 		page->written_place = w->place;
 		page_unfresh(p, w);
@@ -195,10 +206,13 @@ static void page_written(struct loop_op *op, int res)
 	} else {
 		BLOCK_COUNT(p->block, io_errors, 1);
 		p->page_retry = true;
+		p->page_errors++;
 	}
 	if (page->version > page->written)
 		list_push_back(&p->dirty, &page->dirty);
 	page_waiters(page, res == 0 ? 0 : -EIO);
+	if (p->page_errors >= STORE_ERRORS_MAX && !p->broken)
+		part_break(p, "its map can't be written");
 	map_pump(p);
 }
 
@@ -302,11 +316,8 @@ static void flush_done(struct loop_op *op, int res)
 		return;
 	}
 	if (res != 0) {
-		log_error("block drive %s: a flush failed; no more writes into this namespace "
-			  "there, since what was lost can't be known", p->path);
 		BLOCK_COUNT(p->block, io_errors, 1);
-		p->broken = true;
-		map_abandon(p);
+		part_break(p, "a flush failed");
 		map_pump(p);
 		return;
 	}

@@ -81,6 +81,9 @@ static int part_open(struct opening *o, unsigned i)
 	};
 	memcpy(p->geometry.uuid, o->opts->uuid, sizeof(p->geometry.uuid));
 	p->lay = blk_layout_of(&p->geometry);
+	if (p->lay.chunk_count > BLK_SLOTS_MAX)
+		return fail(o, -EINVAL, "a namespace of %" PRIu64 " bytes is too large",
+			    o->opts->size_bytes);
 	if (p->lay.slot_count == 0)
 		return fail(o, -EINVAL, "drive %.180s: too small for this namespace", p->path);
 	o->b->slots += p->lay.slot_count;

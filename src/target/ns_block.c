@@ -251,23 +251,33 @@ static void range_done(struct block_op *op, int res)
 		range_next(req);
 }
 
-/* req->nvm.block_count counts the ranges that are behind. */
+/*
+ * The next piece of at most TARGET_DEALLOCATE_BLOCKS, so that a long range keeps nobody else from the
+ * loop. req->nvm.block_count counts the ranges that are behind, first_block the blocks of this one.
+ */
 static void range_next(struct req *req)
 {
 	struct ns *ns = block_ns(req);
 	const struct nv_dsm_range *range = req->buf->piece[0].iov_base;
-	uint32_t block_bytes = volume_block_bytes(ns->volume), blocks = 0;
+	uint32_t block_bytes = volume_block_bytes(ns->volume);
+	uint64_t first, blocks = 0;
 
-	while (req->nvm.deallocate && req->nvm.block_count < req->nvm.ranges && blocks == 0)
-		blocks = le32_get(range[req->nvm.block_count++].blocks);
+	for (; req->nvm.deallocate && req->nvm.block_count < req->nvm.ranges;
+	     req->nvm.block_count++, req->nvm.first_block = 0) {
+		blocks = le32_get(range[req->nvm.block_count].blocks) - req->nvm.first_block;
+		if (blocks > 0)
+			break;
+	}
 	if (blocks == 0) {
 		block_end(req, 0);
 		return;
 	}
-	range += req->nvm.block_count - 1;
+	first = le64_get(range[req->nvm.block_count].slba) + req->nvm.first_block;
+	blocks = bytes_min(blocks, TARGET_DEALLOCATE_BLOCKS);
+	req->nvm.first_block += blocks;
 	req->block = (struct block_op){.kind = BLOCK_DEALLOCATE,
-		.offset_bytes = le64_get(range->slba) * block_bytes,
-		.bytes = (uint64_t)blocks * block_bytes, .done = range_done};
+		.offset_bytes = first * block_bytes, .bytes = blocks * block_bytes,
+		.done = range_done};
 	volume_run(ns->volume, req->queue->lane->loop, &req->block);
 }
 

@@ -35,7 +35,8 @@ struct rig_options {
 	uint64_t seed, size_bytes;
 	unsigned drives, shards, loops, room_percent;
 	uint32_t block_bytes, align_bytes;
-	uint64_t part_bytes;                 /* 0: from room_percent */
+	enum sim_fault fault;
+	uint32_t faults_per_million;         /* of that kind; 0: none */
 };
 
 struct rig_op {
@@ -87,6 +88,8 @@ static inline int rig_block_open(struct rig *r, unsigned shard, struct store_rep
 	char path[STORE_DRIVES_MAX][32];
 
 	bytes = bytes * r->o.room_percent / 100;
+	if (bytes < MiB)                               /* no drive is smaller */
+		bytes = MiB;
 	for (unsigned i = 0; i < r->o.drives; i++) {
 		rig_path(shard, i, path[i]);
 		opts.parts.drive[i].path = path[i];
@@ -126,6 +129,8 @@ static inline void rig_prepare(struct rig *r, const struct rig_options *o)
 {
 	struct sim_opts sim = {.seed = o->seed, .disk_align_bytes = o->align_bytes};
 
+	if (o->faults_per_million > 0)
+		sim.fault_per_million[o->fault] = o->faults_per_million;
 	memset(r, 0, sizeof(*r));
 	r->o = *o;
 	r->prng = prng_of(o->seed * 77 + 1);

@@ -234,6 +234,11 @@ TEST(whichever_io_fails_the_answers_are_true_and_a_reopening_agrees)
 	expect(hits > 60);
 }
 
+static bool flag_never(void *arg)
+{
+	return false;
+}
+
 static bool of_drive(uint64_t chunk, unsigned drive)
 {
 	return chunk % 2 == drive;
@@ -261,6 +266,34 @@ TEST(a_drive_that_is_gone_costs_its_own_chunks_and_no_others)
 	rig_die(&r, true);
 	rig_open(&r);
 	rig_verify(&r, false);
+	rig_close(&r);
+	rig_end(&r);
+}
+
+TEST(a_map_that_cant_be_written_is_errors_and_reads_go_on)
+{
+	struct rig_options o = plain(9);
+	struct rig r;
+
+	o.fault = SIM_DISK_WRITE_EIO;
+	o.faults_per_million = 1000000;
+	rig_prepare(&r, &o);
+	sim_faults_on(false);
+	rig_open(&r);
+	expect_int(rig_sync(&r, BLOCK_WRITE, 0, 2 * MiB, true), 0);
+	expect_int(rig_sync(&r, BLOCK_WRITE, 2 * MiB, 2 * MiB, true), 0);
+	sim_faults_on(true);
+	for (unsigned i = 0; i < 8; i++)               /* no data, only the map */
+		expect_int(rig_sync(&r, BLOCK_DEALLOCATE, i * 512 * KiB, 256 * KiB, false), -EIO);
+	expect(!sim_run_until(flag_never, NULL, NS_PER_S));
+	sim_faults_on(false);
+	/* that drive takes no more */
+	expect_int(rig_sync(&r, BLOCK_WRITE, 4096, 4096, false), -EIO);
+	expect_int(rig_sync(&r, BLOCK_WRITE, 256 * KiB, 4096, false), 0);
+	expect_int(rig_sync(&r, BLOCK_READ, 0, 2 * MiB, false), 0);
+	rig_close(&r);
+	rig_open(&r);
+	rig_verify(&r, true);                          /* what failed may be back */
 	rig_close(&r);
 	rig_end(&r);
 }

@@ -25,7 +25,8 @@ static inline void blocks_open(struct fix *f, struct blocks *b, const struct blo
 {
 	struct block_opts opts = {.size_bytes = o->size_bytes, .block_bytes = o->block_bytes,
 		.shard_count = 1, .uuid = "0123456789abcde", .ack_durable = o->ack_durable,
-		.parts = {.drive = {{"blocks", o->drive_bytes}}, .drive_count = 1}};
+		.parts = {.drive = {{.path = "blocks", .bytes = o->drive_bytes}},
+			  .drive_count = 1}};
 	struct target_ns_opts ns = {.nsid = BLOCK_NSID};
 	struct volume_shard shard = {.loop = f->loop};
 	struct store_report report;

@@ -76,7 +76,8 @@ static void places_choose(struct caller *c)
 
 		c->at[i] = from + prng_below(&c->prng, room / 4096) * 4096;
 		room = REGION / FLIGHT * (i + 1) - c->at[i];
-		c->bytes[i] = (1 + prng_below(&c->prng, bytes_min(room, OP_BYTES_MAX) / 4096)) * 4096;
+		room = bytes_min(room, OP_BYTES_MAX) / 4096;
+		c->bytes[i] = (1 + prng_below(&c->prng, room)) * 4096;
 		from = c->at[i] + c->bytes[i];
 	}
 }
@@ -143,8 +144,9 @@ static void open_all(void)
 	static char path[LOOPS][DRIVES][64];
 
 	for (unsigned i = 0; i < LOOPS; i++) {
-		struct block_opts o = {.size_bytes = LOOPS * REGION, .block_bytes = 4096, .shard = i,
-			.shard_count = LOOPS, .parts = {.drive_count = DRIVES}, .uuid = "volume"};
+		struct block_opts o = {.size_bytes = LOOPS * REGION, .block_bytes = 4096,
+			.shard = i, .shard_count = LOOPS, .uuid = "volume",
+			.parts = {.drive_count = DRIVES}};
 		struct store_report report;
 
 		for (unsigned d = 0; d < DRIVES; d++) {
