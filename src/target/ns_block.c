@@ -252,8 +252,9 @@ static void range_done(struct block_op *op, int res)
 }
 
 /*
- * The next piece of at most TARGET_DEALLOCATE_BLOCKS, so that a long range keeps nobody else from the
- * loop. req->nvm.block_count counts the ranges that are behind, first_block the blocks of this one.
+ * The next piece of at most TARGET_DEALLOCATE_BLOCKS, so that a long range keeps nobody else from
+ * the loop. req->nvm.block_count counts the ranges that are behind, first_block the blocks of this
+ * one.
  */
 static void range_next(struct req *req)
 {
