@@ -6,6 +6,7 @@
 #include "kt.h"
 
 #include "block_rig.h"
+#include "store/block_check.h"
 #include "store/block_format.h"
 
 static unsigned seeds(unsigned standard)
@@ -426,4 +427,58 @@ TEST(a_namespace_is_made_whole_or_made_again_whatever_cuts_it_short)
 		rig_close(&r);
 		rig_end(&r);
 	}
+}
+
+/* --- the offline check -------------------- */
+
+static void said(void *arg, const char *line)
+{
+	(*(unsigned *)arg)++;
+}
+
+static struct block_check checked(const char *path, unsigned *lines, int rc)
+{
+	struct block_check found = {0};
+	struct loop *loop;
+	struct disk *disk;
+
+	*lines = 0;
+	expect_int(loop_open(&(struct loop_opts){.name = "check"}, &loop), 0);
+	expect_int(disk_open(loop, path, &(struct disk_opts){0}, &disk), 0);
+	expect_int(block_check(disk, said, lines, &found), rc);
+	disk_close(&disk);
+	loop_close(&loop);
+	return found;
+}
+
+TEST(a_check_finds_what_is_damaged_and_nothing_in_what_is_whole)
+{
+	struct rig_options o = plain(10);
+	struct block_check found;
+	unsigned lines;
+	uint64_t bytes;
+	uint8_t *medium;
+	struct rig r;
+
+	rig_prepare(&r, &o);
+	rig_open(&r);
+	expect_int(rig_sync(&r, BLOCK_WRITE, 0, 2 * MiB, false), 0);
+	rig_close(&r);
+	found = checked("/sim/s0d0", &lines, 0);
+	expect(found.chunks == 8 && found.used == 4 && found.pages == 1 && lines == 0);
+	expect(found.superblocks_bad + found.pages_bad + found.slots_twice == 0);
+	medium = sim_disk_bytes("/sim/s0d0", &bytes);
+	medium[20] ^= 1;                               /* a copy is enough */
+	found = checked("/sim/s0d0", &lines, 0);
+	expect(found.superblocks_bad == 1 && found.used == 4 && lines == 1);
+	for (unsigned place = 0; place < BLK_PLACES; place++)
+		medium[blk_page_block(0, place) * BLK_BYTES + 64] ^= 1;
+	found = checked("/sim/s0d0", &lines, 0);
+	expect(found.pages_bad + found.places_torn > 0 && found.used == 0);
+	medium[bytes - BLK_BYTES + 20] ^= 1;
+	(void)checked("/sim/s0d0", &lines, -EPROTO);
+	memset(medium, 0, bytes);
+	found = checked("/sim/s0d0", &lines, 0);       /* blank: nobody opened it so far */
+	expect(lines == 0 && found.superblocks_bad == 0);
+	rig_end(&r);
 }
