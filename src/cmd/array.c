@@ -170,6 +170,9 @@ static int shard_open_kv(struct array *a, struct array_ns *n, struct shard *s,
 	o->index_keys_max = a->opts.index_keys > 0 ?
 		(a->opts.index_keys + n->ns.shards - 1) / n->ns.shards : 0;
 	o->ack_durable = a->opts.ack_durable;
+	o->second_touch = a->opts.second_touch && n->ns.evict;
+	o->carry_percent = a->opts.carry_percent;
+	o->keep_blocks = a->opts.keep_blocks;
 	o->pool = a->pool[loop];
 	return store_open(o, s->loop, &s->store, report);
 }

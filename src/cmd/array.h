@@ -39,7 +39,8 @@ struct array_opts {
 	struct array_want want;
 	const char *const *host;     /* allowed at subsystems that have no list of their own */
 	unsigned host_count;
-	bool ack_durable;
+	bool ack_durable, second_touch, keep_blocks;
+	uint32_t carry_percent;      /* STORE_CARRY_NONE */
 	uint32_t segment_bytes;      /* 0: worked out */
 	/* of all shards and loops together; 0: the same */
 	uint64_t index_keys, buffer_bytes;

@@ -214,6 +214,11 @@ static void fill_array_opts(struct serve *s)
 	o->index_keys = config_number(c, CONFIG_index_keys);
 	o->buffer_bytes = config_number(c, CONFIG_buffer_bytes);
 	o->ack_durable = strcmp(config_text(c, CONFIG_ack), "durable") == 0;
+	o->second_touch = strcmp(config_text(c, CONFIG_admit), "second-touch") == 0;
+	o->carry_percent = (uint32_t)config_number(c, CONFIG_carry);
+	if (o->carry_percent == 0)
+		o->carry_percent = STORE_CARRY_NONE;
+	o->keep_blocks = !config_bool(c, CONFIG_discard);
 	o->host = (const char *const *)c->value[CONFIG_allow_host].text;
 	o->host_count = c->value[CONFIG_allow_host].count;
 	w->kv_given = config_is_set(c, CONFIG_kv);
