@@ -100,7 +100,8 @@ static inline void fix_shard_open(struct fix *f, const char *path, unsigned i)
 	static const char *const seconds[] = {"second", "second1", "second2"};
 	struct loop_opts loop_opts = {.name = "array"};
 	struct store_opts store_opts = {.drive_count = fix_drives, .evict = true,
-		.drive = {{i == 0 ? path : further[i], 256 * MiB}, {seconds[i], 256 * MiB}}};
+		.drive = {{.path = i == 0 ? path : further[i], .bytes = 256 * MiB},
+			{.path = seconds[i], .bytes = 256 * MiB}}};
 	struct store_report report = {0};
 
 	expect_int(loop_open(&loop_opts, &f->loops[i]), 0);
