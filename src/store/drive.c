@@ -113,6 +113,7 @@ void drive_free(struct drive *d)
 	uint64_t entries = fmt_entries_max(d->st->segment_bytes);
 	uint64_t entries_bytes = entries * sizeof(struct fmt_entry);
 
+	scrub_free(d);
 	for (unsigned i = 0; i < STORE_LOGS; i++)
 		pages_free(d->log[i].entries, entries_bytes);
 	loop_buffer_unmap(d->append_pages, (uint64_t)STORE_WRITES_MAX * FMT_BLOCK_BYTES);
@@ -425,7 +426,7 @@ static void give_up(struct drive *d)
 bool drive_quiet(const struct drive *d)
 {
 	return d->append_busy == 0 && d->reading_busy == 0 && !d->flush_busy && !d->footer_busy &&
-	       !d->evict_io_busy && d->super_step == 0 && d->carry_io == 0;
+	       !d->evict_io_busy && !d->scrub.busy && d->super_step == 0 && d->carry_io == 0;
 }
 
 /* --- superblocks -------------------- */
@@ -529,7 +530,7 @@ void store_mark(struct store *st)
 
 /* --- the pump -------------------- */
 
-static void tick_set(struct drive *d)
+void drive_tick_set(struct drive *d)
 {
 	struct store *st = d->st;
 
@@ -583,7 +584,7 @@ void drive_pump(struct drive *d)
 	evict_pump(d);
 	flush_pump(d);
 	if (!drive_quiet(d) || d->unflushed_bytes > 0 || d->evict_state != EVICT_IDLE)
-		tick_set(d);
+		drive_tick_set(d);
 	if (d->st->closing)
 		store_close_pump(d->st);
 }
@@ -620,6 +621,7 @@ static uint64_t oldest_started(const struct drive *d)
 		oldest = bytes_min(oldest, d->footer_started_ns);
 	if (d->evict_io_busy)
 		oldest = bytes_min(oldest, d->evict_started_ns);
+	oldest = bytes_min(oldest, scrub_started_ns(d));
 	if (d->carry_reads > 0)
 		oldest = bytes_min(oldest, d->carry_read_ns);
 	return oldest;

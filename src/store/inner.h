@@ -9,6 +9,7 @@
  *   policy.c    which values of a cache namespace stay
  *   clean.c     which segment of an object namespace is worth cleaning
  *   carry.c     copying records of a segment that goes to the head of the log
+ *   scrub.c     reading what is there, slowly, to find what went bad
  *   recover.c   store_open(): superblocks, footers, hops over record headers
  *   buf.c       the pool of value buffers
  *   loan.c      values that are sent from where they lie: a drive of memory
@@ -221,6 +222,24 @@ enum carry_state { CARRY_FREE, CARRY_READING, CARRY_READY, CARRY_WRITING };
 #define CARRY_NOT UINT64_C(0)                /* in drive.carry_sequence: it is not carried */
 #define CARRY_CHOSEN UINT64_MAX              /* it is to be; else the number of its copy */
 
+enum scrub_state { SCRUB_FOOTER, SCRUB_VALUES, SCRUB_HOP, SCRUB_REPAIR };
+
+struct scrub {
+	struct loop_timer timer;
+	struct disk_io io;
+	struct iovec iov;
+	struct store_buf *buf;
+	struct index_place place;            /* of the value that is being read */
+	struct kv_key key;
+	uint8_t *memory;                     /* a footer */
+	struct fmt_entry *entries;
+	uint32_t segment, segments_seen, block, entry, entry_count;
+	uint64_t generation, sequence_base, bytes, started_ns;
+	uint64_t pass_began_ns, pass_bytes, pass_bad;
+	uint8_t state, attempts, waits;
+	bool busy;
+};
+
 struct drive {
 	struct store *st;
 	struct disk *disk;
@@ -303,6 +322,7 @@ struct drive {
 	struct iovec super_iov;
 	uint8_t *super_memory;
 	unsigned super_step;                 /* 0: idle; 1..: which write or flush is on */
+	struct scrub scrub;
 };
 
 struct store {
@@ -414,6 +434,16 @@ void store_forget(struct store **st);
 /* loan.c */
 struct store_buf *loan_begin(struct store *st, const struct index_place *place);
 
+/* NULL: these are the bytes of that put of that key. */
+const char *store_record_wrong(const struct store *st, const struct index_place *place,
+			       const struct store_buf *buf, const struct kv_key *key);
+
+/* scrub.c */
+int scrub_open(struct drive *d);             /* once the drive is recovered */
+void scrub_stop(struct drive *d);
+void scrub_free(struct drive *d);
+uint64_t scrub_started_ns(const struct drive *d);
+
 /* drive.c */
 int drive_init(struct drive *d);
 void drive_free(struct drive *d);
@@ -428,6 +458,7 @@ bool drive_is_tight(const struct drive *d);
 void drive_flush(struct drive *d, struct flush_wait *w);
 bool drive_quiet(const struct drive *d);
 void drive_tick(struct loop_timer *t);
+void drive_tick_set(struct drive *d);        /* something of it is in flight */
 void drive_super_fill(const struct drive *d, struct fmt_super_info *out);
 void store_mark(struct store *st);
 

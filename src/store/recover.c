@@ -1222,7 +1222,14 @@ static int store_recover(struct opening *o)
 	}
 	if (index_settle(o) != 0)
 		return fail(o, -ENOMEM, "no memory to sort %u keys", index_count(st->index));
-	return logs_settle(o);
+	rc = logs_settle(o);
+	for (unsigned i = 0; i < st->drive_count && rc == 0; i++) {
+		if (scrub_open(&st->drive[i]) != 0)
+			rc = fail(o, -ENOMEM, "drive %s: no memory", st->drive[i].path);
+	}
+	for (unsigned i = 0; i < st->drive_count && rc != 0; i++)
+		scrub_stop(&st->drive[i]);
+	return rc;
 }
 
 static struct store *store_new(const struct store_opts *opts, struct loop *loop)

@@ -481,9 +481,8 @@ static void get_ready(struct store_buf_wait *w, struct store_buf *buf)
 	get_start(s->st, op_of_state(s), buf);
 }
 
-/* NULL: these are the bytes of that put of that key. */
-static const char *record_wrong(const struct store *st, const struct index_place *place,
-				const struct store_buf *buf, const struct kv_key *key)
+const char *store_record_wrong(const struct store *st, const struct index_place *place,
+			       const struct store_buf *buf, const struct kv_key *key)
 {
 	struct fmt_place at = {.store_id = st->id, .drive = place->drive, .block = place->block};
 	struct fmt_record_info info;
@@ -564,7 +563,7 @@ static void reading_done(struct loop_op *io, int res)
 	}
 	drive_io_result(d, res);
 	if (res == 0)
-		wrong = record_wrong(st, &r->place, r->buf, &op->key);
+		wrong = store_record_wrong(st, &r->place, r->buf, &op->key);
 	if ((res != 0 || wrong != NULL) && ++r->attempts < 2) {
 		reading_submit(r);
 		return;
@@ -586,7 +585,7 @@ static void get_in_place_done(struct loop_op *soon, int res)
 	struct op_state *s = container_of(soon, struct op_state, soon);
 	struct store_op *op = op_of_state(s);
 	struct drive *d = &s->st->drive[s->place.drive];
-	const char *wrong = record_wrong(s->st, &s->place, op->buf, &op->key);
+	const char *wrong = store_record_wrong(s->st, &s->place, op->buf, &op->key);
 
 	if (wrong == NULL && !d->failed) {
 		get_good(s->st, op);
@@ -820,6 +819,7 @@ static void close_end(struct loop_op *soon, int res)
 	for (unsigned i = 0; i < st->drive_count; i++) {
 		struct drive *d = &st->drive[i];
 
+		scrub_stop(d);
 		if (!drive_quiet(d))
 			kept = true;
 		else if (d->disk != NULL && st->loans == 0)
