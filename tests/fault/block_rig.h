@@ -63,6 +63,7 @@ struct rig {
 	uint32_t *flight;                    /* version + 1 that was being written at a death */
 	bool *unsure;                        /* a write failed: old or new */
 	enum { JUDGE_NOW, JUDGE_KILL, JUDGE_CUT } judge;
+	uint64_t op_bytes_max;               /* of random work */
 	unsigned closed;
 };
 
@@ -134,6 +135,7 @@ static inline void rig_prepare(struct rig *r, const struct rig_options *o)
 	memset(r, 0, sizeof(*r));
 	r->o = *o;
 	r->prng = prng_of(o->seed * 77 + 1);
+	r->op_bytes_max = RIG_OP_BYTES;
 	must(sim_begin(&sim) == 0);
 	r->sectors = (uint32_t)(o->size_bytes / RIG_SECTOR);
 	r->now = calloc(r->sectors, sizeof(*r->now));
