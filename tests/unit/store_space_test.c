@@ -34,7 +34,7 @@ static void begin(uint64_t seed)
 
 	expect_int(sim_begin(&(struct sim_opts){.seed = seed}), 0);
 	for (unsigned i = 0; i < LOOPS; i++) {
-		struct store_opts o = {.drive = {{path[i], 64 * MiB}}, .drive_count = 1,
+		struct store_opts o = {.drive = {{.path = path[i], .bytes = 64 * MiB}}, .drive_count = 1,
 			.value_bytes_max = VALUE_BYTES_MAX};
 		struct store_report report;
 

@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include "base/prng.h"
 #include "host/host.h"
@@ -27,6 +28,12 @@ static struct target *target;
 static pthread_t thread[LOOPS];
 static _Atomic unsigned stores_closed;
 static uint16_t port;
+static bool on_files;                          /* drives are files, not memory */
+
+static void path_of(unsigned i, char out[64])
+{
+	snprintf(out, 64, "/tmp/kvof-threads-%d-%u", (int)getpid(), i);
+}
 
 static void *thread_main(void *arg)
 {
@@ -44,10 +51,13 @@ static void array_open(void)
 	char why[256] = "";
 
 	for (unsigned i = 0; i < LOOPS; i++) {
-		struct store_opts so = {.drive = {{.path = "mem", .bytes = 64 * MiB}},
+		char path[64] = "mem";
+		struct store_opts so = {.drive = {{.path = path, .bytes = 64 * MiB}},
 			.drive_count = 1, .value_bytes_max = VALUE_BYTES_MAX, .evict = true};
 		struct store_report report = {.text = ""};
 
+		if (on_files)
+			path_of(i, path);
 		expect_int(loop_open(&(struct loop_opts){.name = "array"}, &loop[i]), 0);
 		expect_int(store_pool_open(loop[i], 16 * MiB, &pool[i]), 0);
 		so.pool = pool[i];
@@ -114,8 +124,13 @@ static void array_close(void)
 	for (unsigned i = 0; i < LOOPS; i++)
 		pthread_join(thread[i], NULL);
 	space_close(&space);
-	for (unsigned i = 0; i < LOOPS; i++)
+	for (unsigned i = 0; i < LOOPS; i++) {
+		char path[64];
+
 		loop_close(&loop[i]);
+		path_of(i, path);
+		unlink(path);
+	}
 }
 
 /* --- hosts -------------------- */
@@ -222,8 +237,9 @@ static void hosts_run(unsigned ops)
 			expect(loop_turn(mine, 30 * NS_PER_S) > 0);
 }
 
-TEST(hosts_on_their_queues_of_all_loops_see_the_right_bytes_and_the_array_stops)
+static void whole_array(bool files)
 {
+	on_files = files;
 	expect_int(loop_open(&(struct loop_opts){.name = "hosts"}, &mine), 0);
 	array_open();
 	for (unsigned round = 0; round < 3; round++) {
@@ -240,4 +256,14 @@ TEST(hosts_on_their_queues_of_all_loops_see_the_right_bytes_and_the_array_stops)
 	}
 	array_close();
 	loop_close(&mine);
+}
+
+TEST(hosts_on_their_queues_of_all_loops_see_the_right_bytes_and_the_array_stops)
+{
+	whole_array(false);
+}
+
+TEST(and_so_they_do_where_the_drives_are_files)
+{
+	whole_array(true);
 }
