@@ -165,10 +165,12 @@ def health(d):
             os.truncate(paths[0], 0)
             for i in range(20):
                 h.io.retrieve(b'h%d' % i, 100000)
-            until = time.monotonic() + 8
+            until = time.monotonic() + 15
             while a.ask('/health')[0] == 200:
                 assert time.monotonic() < until, 'a dead drive is healthy'
-                h.io.store(b'again', bytes(100000))
+                for i in range(20):
+                    h.io.store(b'again%d' % i, bytes(100000))
+                    h.io.retrieve(b'h%d' % i, 100000)
             status, text, _ = a.ask('/health')
             said = json.loads(text)
             assert status == 503 and said['status'] == 'failing' and paths[0] in said['reasons'][0], said
