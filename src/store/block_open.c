@@ -408,7 +408,13 @@ int block_open(const struct block_opts *opts, struct loop *loop, struct block **
 	if (o.b == NULL || o.memory == NULL) {
 		free(o.b);
 		loop_buffer_unmap(o.memory, SCAN_BYTES);
-		return -ENOMEM;
+		for (unsigned i = 0; i < opts->parts.drive_count; i++) {
+			struct disk *disk = opts->parts.drive[i].disk;
+
+			if (disk != NULL)
+				disk_close(&disk);
+		}
+		return fail(&o, -ENOMEM, "no memory for a block namespace");
 	}
 	OBJ_INIT(o.b, BLOCK_MAGIC);
 	o.b->loop = loop;
@@ -423,6 +429,9 @@ int block_open(const struct block_opts *opts, struct loop *loop, struct block **
 	o.b->scan_memory = loop_buffer_map(BLK_CHUNK_BYTES);
 	rc = o.b->scan_memory == NULL ? -ENOMEM : open_steps(&o);
 	loop_buffer_unmap(o.memory, SCAN_BYTES);
+	if (rc == -ENOMEM)
+		(void)fail(&o, rc, "no memory for a block namespace of %" PRIu64 " bytes",
+			   opts->size_bytes);
 	if (rc != 0) {
 		block_free(o.b);
 		return rc;
