@@ -12,7 +12,7 @@ struct manage {
 	bool others_listen;          /* an address that is not loopback is listened at */
 };
 
-/* As control_answer: arg is a struct manage. docs/api.md has requests and answers. */
+/* As control_answer: arg is a struct manage. docs/target.md has requests and answers. */
 json_t *manage_answer(void *arg, const json_t *request);
 
 #endif
