@@ -87,11 +87,7 @@ struct req {
 		struct store_op op;
 		struct block_op block;
 	};
-	void *scratch;                       /* of the namespace while STORE, on the heap */
-	/* admin: statistics of namespaces before the answer */
-	unsigned asked_next;
-	struct ns *asked_ns;
-	struct space_stat asked;
+	void *scratch;                       /* what List and statistics need while STORE; heap */
 	/* Abort of a command on another loop */
 	struct msg ask;
 	struct nv_abort abort;

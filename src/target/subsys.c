@@ -471,35 +471,53 @@ int target_ns_remove(struct target *t, const char *nqn, uint32_t nsid, void (*le
 
 /* --- statistics -------------------- */
 
-/* One namespace after another; false: all are there. */
-static bool stats_more(struct req *req)
-{
-	struct subsys *s = req->queue->ctrl->subsys;
+/* What an admin command needs while namespaces are asked, one after another. On the heap: I/O
+ * requests, of which there are many, don't carry it. */
+struct stats_tour {
+	struct space_stat asked;
+	struct req *req;
+	struct ns *ns;
+	unsigned next;
+};
 
-	while (req->asked_next < TARGET_NAMESPACES) {
-		struct ns *ns = s->ns[req->asked_next++];
+/* False: all are there. */
+static bool stats_more(struct stats_tour *tour)
+{
+	struct subsys *s = tour->req->queue->ctrl->subsys;
+
+	while (tour->next < TARGET_NAMESPACES) {
+		struct ns *ns = s->ns[tour->next++];
 
 		if (ns == NULL || !ns->announced || ns->seat[0].leaving)
 			continue;
-		req->asked_ns = ns;
+		tour->ns = ns;
 		ns->seat[0].busy++;
-		ns_stat_ask(ns, s->target->loop, &req->asked);
+		ns_stat_ask(ns, s->target->loop, &tour->asked);
 		return true;
 	}
 	return false;
 }
 
+static void stats_end(struct stats_tour *tour)
+{
+	tour->req->scratch = NULL;
+	free(tour);
+}
+
 static void stats_came(struct space_stat *stat)
 {
-	struct req *req = container_of(stat, struct req, asked);
+	struct stats_tour *tour = container_of(stat, struct stats_tour, asked);
+	struct req *req = tour->req;
 	struct queue *q = req->queue;
 
-	must(req->state == REQ_STORE && req->asked_ns != NULL);
-	req->asked_ns->stat = stat->stat;
-	ns_unbusy(&req->asked_ns->seat[0]);
+	must(req->state == REQ_STORE && req->scratch == tour);
+	tour->ns->stat = stat->stat;
+	ns_unbusy(&tour->ns->seat[0]);
 	if (q->state == QUEUE_DEAD) {
+		stats_end(tour);
 		req_end(req);
-	} else if (!stats_more(req)) {
+	} else if (!stats_more(tour)) {
+		stats_end(tour);
 		req_go(req, REQ_NEW);
 		req->ready(req);
 	}
@@ -508,15 +526,23 @@ static void stats_came(struct space_stat *stat)
 
 void req_stats_take(struct req *req, void (*next)(struct req *req))
 {
+	struct stats_tour *tour = calloc(1, sizeof(*tour));
+
 	must(req->queue->lane->index == 0 && req->state == REQ_NEW);
-	req->ready = next;
-	req->asked_next = 0;
-	req->asked = (struct space_stat){.done = stats_came};
-	if (!stats_more(req)) {
-		next(req);
+	if (tour == NULL) {
+		req_fail(req, NV_INTERNAL_ERROR, NULL);
 		return;
 	}
-	req_go(req, REQ_STORE);
+	req->ready = next;
+	req->scratch = tour;
+	tour->req = req;
+	tour->asked.done = stats_came;
+	if (stats_more(tour)) {
+		req_go(req, REQ_STORE);
+		return;
+	}
+	stats_end(tour);
+	next(req);
 }
 
 /* --- looking things up -------------------- */
