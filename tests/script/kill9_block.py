@@ -23,28 +23,59 @@ def stamp(block, version):
     return struct.pack('<QQ', block, version) * (BLOCK // 16) if version else bytes(BLOCK)
 
 
+def command_of(c, rnd, first, count, version):
+    """A capsule with its cid, and the version that it gives to its blocks."""
+    what, cid = rnd.randrange(8), c.next_cid()
+    if what == 0:
+        raw = struct.pack('<IIQ', 0, count, first)
+        return c.capsule(sqe(DSM, cid, NSID, dptr=sgl(1, 16), cdw11=4), raw), cid, 0
+    if what == 1:
+        return c.capsule(nvm(ZEROES, cid, first, count, bits=rnd.choice((0, DEAC)))), cid, 0
+    data = b''.join(stamp(first + i, version) for i in range(count))
+    return c.capsule(nvm(WRITE, cid, first, count, bits=FUA if what == 2 else 0,
+                         dptr=sgl(1, len(data))), data), cid, version
+
+
+def several(c, rnd, now, under_way, version):
+    """Twelve commands at once, on blocks of their own; each is noted when its answer is here."""
+    firsts = rnd.sample(range(0, SPAN, 64), 12)
+    out = b''
+    for first in firsts:
+        version += 1
+        count = rnd.choice((1, 2, 2))
+        at = first + rnd.randrange(64 - count)
+        capsule, cid, value = command_of(c, rnd, at, count, version)
+        under_way[cid] = (at, count, value)
+        out += capsule
+    c.send(out)
+    while under_way:
+        answer, _ = c.answer()
+        status_of(answer, (0, 0))
+        first, count, value = under_way.pop(answer.cid)
+        now[first:first + count] = [value] * count
+    return version
+
+
+def one_large(c, rnd, now, under_way, version):
+    """A write that needs R2T, over several chunks."""
+    version += 1
+    count = rnd.randrange(3, 300)
+    first = rnd.randrange(SPAN - count)
+    under_way[0] = (first, count, version)
+    status_of(put(c, first, b''.join(stamp(first + i, version) for i in range(count))), (0, 0))
+    now[first:first + count] = [version] * count
+    under_way.clear()
+    return version
+
+
 def work(port, rnd, now, under_way, stop):
-    """Commands one after another until the array is gone; now[] is what was answered."""
+    """Commands until the array is gone; now[] is what was answered."""
     version = max(now) + 1
     try:
         with Host(port) as h:
             while not stop.is_set():
-                first, count = rnd.randrange(SPAN - 64), rnd.randrange(1, 65)
-                what = rnd.randrange(8)
-                version += 1
-                value = 0 if what in (0, 1) else version
-                under_way[:] = [(first, count, value)]
-                if what == 0:
-                    answer = dsm(h.io, [(first, count)])
-                elif what == 1:
-                    answer = ask(h, ZEROES, h.io.next_cid(), first, count)[0]
-                else:
-                    answer = put(h.io, first, b''.join(stamp(first + i, version)
-                                                       for i in range(count)),
-                                 bits=FUA if what == 2 else 0)
-                status_of(answer, (0, 0))
-                now[first:first + count] = [value] * count
-                under_way.clear()
+                run = one_large if rnd.randrange(4) == 0 else several
+                version = run(h.io, rnd, now, under_way, version)
     except (Closed, OSError, RuntimeError):
         pass
 
@@ -55,7 +86,7 @@ def judge(port, now, under_way):
             data = get(h.io, first, 256)
             for i in range(256):
                 block, got = first + i, data[i * BLOCK:(i + 1) * BLOCK]
-                may = [now[block]] + [v for f, n, v in under_way if f <= block < f + n]
+                may = [now[block]] + [v for f, n, v in under_way.values() if f <= block < f + n]
                 right = [v for v in may if got == stamp(block, v)]
                 assert right, f'block {block}: {got[:16].hex()}, not of versions {may}'
                 now[block] = right[0]
@@ -63,7 +94,7 @@ def judge(port, now, under_way):
 
 def one_round(kvof, drives, rnd, now):
     array = Array(kvof, '--kv', '64MiB', '--block', '64MiB', drives=drives)
-    under_way, stop = [], threading.Event()
+    under_way, stop = {}, threading.Event()
     worker = threading.Thread(target=work, args=(array.port, rnd, now, under_way, stop))
     worker.start()
     time.sleep(rnd.uniform(0.05, 0.5))         # waits-for: nothing; the moment is the test
