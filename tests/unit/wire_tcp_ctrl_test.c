@@ -772,3 +772,117 @@ TEST(data_is_padded_as_the_host_asks)
 		end();
 	}
 }
+
+/* --- to another loop -------------------------------------------------------------------------- */
+
+static struct loop *second;
+static unsigned paused_count;
+static int paused_res;
+static bool drop_at_once;
+
+static void move_paused(struct wire_conn *conn, int res)
+{
+	expect(conn == wf_ctrl.kept[0]->conn);
+	paused_count++;
+	paused_res = res;
+	if (res != 0)
+		wf_answer(wf_ctrl.kept[0], NV_OK);     /* gives it back; nobody hears it */
+}
+
+static void move_pulled(struct wire_cmd *cmd, int res)
+{
+	expect_int(res, 0);
+	wire_pause(cmd->conn, move_paused);
+	expect_int(paused_count, 0);                   /* never from inside the call */
+	if (drop_at_once)
+		wire_drop(&wf_ctrl.conn);
+}
+
+static void move_pull(void *arg)
+{
+	struct wire_cmd *cmd = arg;
+	struct wf_slot *slot = &wf_ctrl.slot[cmd->slot];
+
+	cmd->owner = &wf_ctrl;
+	slot->iov = (struct iovec){wf_ctrl.store, wf_ctrl.store_bytes};
+	wire_pull(cmd, &slot->iov, 1, le32_get(cmd->sqe.cdw10), move_pulled);
+}
+
+static void move_leave(void *arg)
+{
+	expect(wire_can_move(wf_ctrl.conn));
+	wire_leave(wf_ctrl.conn);
+}
+
+static void move_join(void *arg)
+{
+	wire_join(wf_ctrl.conn, second);
+	wf_ctrl.keep = false;
+	wf_answer(wf_ctrl.kept[0], NV_OK);
+}
+
+static void move_begin(bool in_capsule)
+{
+	static uint8_t data[1024];
+	struct nv_sqe sqe = write_sqe(1, sizeof(data), in_capsule);
+
+	begin(0);
+	expect_int(loop_open(&(struct loop_opts){.name = "second"}, &second), 0);
+	sim_join(second, wf_ctrl.loop);
+	paused_count = 0;
+	kt_noise(data, sizeof(data));
+	wf_ctrl.keep = true;
+	add_capsule(&plain, &sqe, data, in_capsule ? sizeof(data) : 0, false);
+	wf_raw_flush(raw);
+	expect_int(wf_ctrl.kept_count, 1);
+	wf_on(wf_ctrl.loop, move_pull, wf_ctrl.kept[0]);
+	if (!in_capsule) {
+		struct nv_data_span s = {1, 1, 0, sizeof(data), true};
+
+		wf_wait_ms(1);
+		add_h2c(&plain, &s, data, false);
+		wf_raw_flush(raw);
+	}
+	wf_wait_ms(5);
+	expect_int(paused_count, 1);
+}
+
+TEST(a_connection_goes_on_on_another_loop_with_what_came_meanwhile)
+{
+	for (unsigned how = 0; how < 2; how++) {
+		struct nv_sqe next = nv_sqe_of(0, 1);
+
+		drop_at_once = false;
+		move_begin(how == 0);
+		expect_int(paused_res, 0);
+		next.cid = le16_of(2);
+		add_capsule(&plain, &next, NULL, 0, false);
+		wf_raw_flush(raw);
+		wf_wait_ms(30000);                     /* nothing is read, no timer strikes */
+		expect_int(wf_ctrl.commands, 1);
+		wf_on(wf_ctrl.loop, move_leave, NULL);
+		wf_wait_ms(10);
+		wf_on(second, move_join, NULL);
+		wf_wait_ms(10);
+		expect_int(wf_ctrl.commands, 2);
+		expect_int(resp_status(how == 0 ? 1 : 2, 1), 0);
+		expect_int(resp_status(how == 0 ? 2 : 3, 2), 0);
+		wf_on(raw->loop, wf_raw_do_close, raw);
+		wf_wait_ms(20);
+		expect_int(wf_ctrl.closed, 1);         /* told on the new loop */
+		loop_close(&second);
+		end();
+	}
+}
+
+TEST(a_connection_that_is_dropped_while_it_pauses_tells_so_once)
+{
+	drop_at_once = true;
+	move_begin(true);
+	expect_int(paused_res, -ECONNRESET);
+	wf_wait_ms(1000);
+	expect_int(paused_count, 1);
+	loop_close(&second);
+	end();
+	drop_at_once = false;
+}
