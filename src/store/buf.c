@@ -309,11 +309,15 @@ bool store_pool_cancel(struct buf_pool *p, struct store_buf_wait *w)
 	return true;
 }
 
+/* A view holds what it is a view of as well. */
 void store_buf_hold(struct store_buf *buf)
 {
-	unsigned before = atomic_fetch_add_explicit(&slot_of(buf)->refs, 1, memory_order_relaxed);
+	for (; buf != NULL; buf = slot_of(buf)->of) {
+		unsigned before = atomic_fetch_add_explicit(&slot_of(buf)->refs, 1,
+							    memory_order_relaxed);
 
-	must(before > 0);
+		must(before > 0);
+	}
 }
 
 /* Nobody has a part in it any more: its blocks are free. On the pool's loop. */
@@ -349,7 +353,7 @@ static void slot_home_msg(struct loop *here, struct msg *m)
 	slot_home(slot->pool, &slot->buf);
 }
 
-void store_buf_drop(struct store_buf *buf)
+static void drop_one(struct store_buf *buf)
 {
 	struct buf_slot *slot = slot_of(buf);
 	struct buf_pool *p = slot->pool;
@@ -364,6 +368,16 @@ void store_buf_drop(struct store_buf *buf)
 	}
 	slot->home.run = slot_home_msg;
 	loop_post(p->loop, &slot->home);
+}
+
+void store_buf_drop(struct store_buf *buf)
+{
+	while (buf != NULL) {
+		struct store_buf *of = slot_of(buf)->of;
+
+		drop_one(buf);
+		buf = of;
+	}
 }
 
 void store_buf_return(struct store_buf **bufp)

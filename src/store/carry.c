@@ -57,6 +57,7 @@ static struct index_place original_place(const struct drive *d, uint32_t i)
 			 le32_get(e->block),
 		.value_bytes = le32_get(e->value_bytes),
 		.drive = d->index,
+		.flags = stripe_flags(e->stripe),
 	};
 }
 
@@ -342,7 +343,8 @@ static void slot_start(struct carry_slot *slot, uint32_t i)
 	slot->entry = i;
 	slot->attempts = 0;
 	slot->op = (struct store_op){.key = key};
-	*op_state(&slot->op) = (struct op_state){.st = d->st, .kind = OP_CARRY};
+	*op_state(&slot->op) = (struct op_state){.st = d->st, .kind = OP_CARRY,
+		.stripe_byte = slot->tombstone ? 0 : e->stripe};
 	if (!slot->tombstone && entry == INDEX_NONE) {
 		d->carry_sequence[i] = CARRY_NOT;
 		return;

@@ -13,6 +13,7 @@
 static const uint8_t super_magic[8] = {'K', 'V', 'O', 'F', 'S', 'U', 'P', 'R'};
 static const uint8_t header_magic[8] = {'K', 'V', 'O', 'F', 'S', 'E', 'G', 'H'};
 static const uint8_t footer_magic[8] = {'K', 'V', 'O', 'F', 'S', 'E', 'G', 'F'};
+static const uint8_t stripe_magic[8] = {'K', 'V', 'O', 'F', 'S', 'T', 'R', 'P'};
 static const uint8_t record_magic[8] = {'K', 'V', 'O', 'F', 'R', 'E', 'C', 'D'};
 
 #define CRC_FROM 12                          /* magic and the crc itself are not covered by it */
@@ -221,12 +222,47 @@ const char *fmt_footer_check(const uint8_t tail[FMT_BLOCK_BYTES], const struct f
 	return segment_check(tail, footer_magic, at, segment_bytes, out);
 }
 
+/* A part's key has 16 bytes and a length of its own. */
+static bool key_is_sound(const uint8_t key[KV_KEY_BYTES_MAX], uint8_t len)
+{
+	return len == FMT_KEY_PART ||
+	       (len >= 1 && len <= KV_KEY_BYTES_MAX &&
+		bytes_all_zero(key + len, (size_t)KV_KEY_BYTES_MAX - len));
+}
+
+static bool stripe_is_sound(uint8_t stripe)
+{
+	return stripe == 0 || (stripe & ~3u) == FMT_STRIPE_HEAD;
+}
+
+void fmt_stripe_write(uint8_t *out, uint32_t total_bytes, uint32_t part_count)
+{
+	struct fmt_stripe s = {
+		.total_bytes = le32_of(total_bytes),
+		.part_count = le32_of(part_count),
+		.stripe_bytes = le32_of(FMT_STRIPE_BYTES),
+	};
+
+	must(part_count >= 2);
+	memcpy(s.magic, stripe_magic, sizeof(s.magic));
+	memcpy(out, &s, sizeof(s));
+}
+
+bool fmt_stripe_check(const uint8_t *in, uint32_t total_bytes, uint32_t part_count)
+{
+	struct fmt_stripe s;
+
+	memcpy(&s, in, sizeof(s));
+	return memcmp(s.magic, stripe_magic, sizeof(s.magic)) == 0 &&
+	       le32_get(s.total_bytes) == total_bytes && le32_get(s.part_count) == part_count &&
+	       le32_get(s.stripe_bytes) == FMT_STRIPE_BYTES;
+}
+
 static const char *entry_check(const struct fmt_entry *e, const struct fmt_segment_info *info)
 {
 	uint32_t block = le32_get(e->block), bytes = le32_get(e->value_bytes);
 
-	if (e->key_len < 1 || e->key_len > KV_KEY_BYTES_MAX ||
-	    !bytes_all_zero(e->key + e->key_len, KV_KEY_BYTES_MAX - e->key_len))
+	if (!key_is_sound(e->key, e->key_len) || !stripe_is_sound(e->stripe))
 		return "key of an entry";
 	if (e->kind != FMT_PUT && (e->kind != FMT_DELETE || bytes != 0))
 		return "kind of an entry";
@@ -269,6 +305,7 @@ void fmt_record_write(uint8_t out[sizeof(struct fmt_record)], const struct fmt_p
 		.key_len = in->key.len,
 		.drive = at->drive,
 		.version = FMT_VERSION,
+		.stripe = in->stripe,
 		.store_id = le64_of(at->store_id),
 		.block = le64_of(at->block),
 		.generation = le64_of(in->generation),
@@ -279,7 +316,7 @@ void fmt_record_write(uint8_t out[sizeof(struct fmt_record)], const struct fmt_p
 		.payload_xxh3 = le64_of(in->payload_xxh3),
 	};
 
-	must(in->sequence <= FMT_SEQ_MAX && in->key.len >= 1 && in->key.len <= KV_KEY_BYTES_MAX);
+	must(in->sequence <= FMT_SEQ_MAX && key_is_sound(in->key.byte, in->key.len));
 	must(in->kind == FMT_PUT || in->value_bytes == 0);
 	memcpy(r.magic, record_magic, sizeof(r.magic));
 	memcpy(r.key, in->key.byte, sizeof(r.key));
@@ -306,11 +343,11 @@ const char *fmt_record_check(const uint8_t in[sizeof(struct fmt_record)],
 		return "of another place";
 	if (r.kind != FMT_PUT && r.kind != FMT_DELETE)
 		return "kind";
-	if (r.key_len < 1 || r.key_len > KV_KEY_BYTES_MAX ||
-	    !bytes_all_zero(r.key + r.key_len, KV_KEY_BYTES_MAX - r.key_len))
+	if (!key_is_sound(r.key, r.key_len) || !stripe_is_sound(r.stripe))
 		return "key";
 	*out = (struct fmt_record_info){
 		.kind = (enum fmt_kind)r.kind,
+		.stripe = r.stripe,
 		.key = {.len = r.key_len},
 		.generation = le64_get(r.generation),
 		.sequence = le64_get(r.sequence),

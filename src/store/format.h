@@ -28,6 +28,7 @@
 #define FMT_FIRST_SEGMENT_BLOCK 16u
 #define FMT_BLANK_BYTES (128u * 1024)        /* must be zero on a drive that is not ours yet */
 #define FMT_DRIVES_MAX 16
+#define FMT_STRIPE_BYTES (1u << 20)
 #define FMT_SEQ_MAX ((UINT64_C(1) << 52) - 1)
 
 /* Identity of what is checked: what the reader expects at this place. */
@@ -95,7 +96,8 @@ struct fmt_entry {
 	le32 sequence_delta;                 /* on top of the segment's sequence_base */
 	uint8_t key_len;
 	uint8_t kind;
-	uint8_t reserved[2];
+	uint8_t stripe;                      /* as in the record */
+	uint8_t reserved;
 };
 _Static_assert(sizeof(struct fmt_entry) == 32, "footer entry is 32 bytes");
 _Static_assert(_Alignof(struct fmt_entry) == 1, "read in place");
@@ -103,6 +105,23 @@ _Static_assert(_Alignof(struct fmt_entry) == 1, "read in place");
 _Static_assert(FMT_TAIL_ENTRIES == 124, "a footer of one block lists 124 records");
 
 enum fmt_kind { FMT_PUT = 1, FMT_DELETE = 2 };
+
+/* A value that spans the drives: its parts are records under keys of this length, of 16 bytes, that
+ * no host can name; its head is the record of its own key. */
+#define FMT_KEY_PART 17
+#define FMT_STRIPE_HEAD 0x80u
+
+/* Value of a head. The XXH3-64 of each part and, for each but the first, the 128 bytes of the value
+ * that its header took the place of, follow. */
+struct fmt_stripe {
+	uint8_t magic[8];
+	le32 total_bytes;                    /* of the value */
+	le32 part_count;
+	le32 stripe_bytes;
+	uint8_t reserved[44];
+};
+_Static_assert(sizeof(struct fmt_stripe) == 64, "a head begins with 64 bytes");
+_Static_assert(_Alignof(struct fmt_stripe) == 1, "read in place");
 
 /* Lies in front of the payload, in the same write. A delete has no payload. */
 struct fmt_record {
@@ -117,7 +136,8 @@ struct fmt_record {
 	le32 value_bytes;
 	le32 mount;                          /* never falls along a segment */
 	le32 durable_blocks;                 /* the segment's records before it were flushed */
-	le32 reserved_a;
+	uint8_t stripe;                      /* FMT_STRIPE_HEAD and a number of two bits, or 0 */
+	uint8_t reserved_a[3];
 	le64 payload_xxh3;
 	uint8_t reserved_b[40];
 };
@@ -200,9 +220,13 @@ const char *fmt_footer_check(const uint8_t tail[FMT_BLOCK_BYTES], const struct f
 const char *fmt_footer_entries(const uint8_t *footer, const struct fmt_segment_info *info,
 			       struct fmt_entry *entries);
 
+void fmt_stripe_write(uint8_t *out, uint32_t total_bytes, uint32_t part_count);
+bool fmt_stripe_check(const uint8_t *in, uint32_t total_bytes, uint32_t part_count);
+
 struct fmt_record_info {
-	struct kv_key key;
+	struct kv_key key;                   /* len FMT_KEY_PART: a part */
 	enum fmt_kind kind;
+	uint8_t stripe;
 	uint64_t generation, sequence, payload_xxh3;
 	uint32_t value_bytes, mount, durable_blocks;
 };

@@ -250,7 +250,7 @@ static void table_remove(struct index *ix, uint32_t slot)
 uint32_t index_find(const struct index *ix, const struct kv_key *key)
 {
 	OBJ_CHECK(ix, INDEX_MAGIC);
-	must(key->len >= 1 && key->len <= KV_KEY_BYTES_MAX);
+	must(key->len >= 1 && key->len <= INDEX_KEY_LEN_MAX);
 	return slot_entry(ix, table_find(ix, key, hash_key16(key->byte, HASH_SEED)));
 }
 
@@ -566,7 +566,7 @@ unsigned index_list(const struct index *ix, const struct kv_key *from, uint32_t 
 	unsigned n = 0;
 
 	OBJ_CHECK(ix, INDEX_MAGIC);
-	must(ix->sorted && from->len <= KV_KEY_BYTES_MAX);
+	must(ix->sorted && from->len <= INDEX_KEY_LEN_MAX);
 	if (ix->line_count == 0)
 		return 0;
 	at = line_find(ix, from);
@@ -651,14 +651,14 @@ static bool put(struct index *ix, const struct kv_key *key, const struct index_p
 bool index_put(struct index *ix, const struct kv_key *key, const struct index_place *place)
 {
 	OBJ_CHECK(ix, INDEX_MAGIC);
-	must(key->len >= 1 && key->len <= KV_KEY_BYTES_MAX);
+	must(key->len >= 1 && key->len <= INDEX_KEY_LEN_MAX);
 	return put(ix, key, place, false);
 }
 
 bool index_put_newer(struct index *ix, const struct kv_key *key, const struct index_place *place)
 {
 	OBJ_CHECK(ix, INDEX_MAGIC);
-	must(key->len >= 1 && key->len <= KV_KEY_BYTES_MAX);
+	must(key->len >= 1 && key->len <= INDEX_KEY_LEN_MAX);
 	return put(ix, key, place, true);
 }
 

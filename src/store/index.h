@@ -24,12 +24,15 @@
 #define INDEX_NONE UINT32_MAX
 #define INDEX_KEYS_LIMIT (1u << 31)
 #define INDEX_KEY_BYTES_MAX 48
+#define INDEX_KEY_LEN_MAX (KV_KEY_BYTES_MAX + 1)     /* 17: 16 bytes, a key of the store's own */
 
 enum index_flag {
 	INDEX_HIT = 1,               /* asked for since it was written or carried forward */
 	INDEX_DEAD = 2,              /* its record can't be read: a miss with a place */
 	INDEX_HOT = 8,               /* ... more than once */
 	INDEX_TOMBSTONE = 4,         /* only while a store is being recovered */
+	INDEX_STRIPED = 16,          /* the head of a value that spans the drives */
+	INDEX_STRIPE_NUMBER = 32,    /* times 0..3: which of its parts' keys */
 };
 
 /* Where a value lies. */

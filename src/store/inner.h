@@ -72,6 +72,7 @@ struct buf_slot {
 	/* the lease, and I/O that the kernel still does; any loop that has one of them */
 	_Atomic unsigned refs;
 	bool leased, plain;
+	struct store_buf *of;                /* a view of a part of that one, or NULL */
 };
 
 struct buf_pool {
@@ -138,6 +139,7 @@ struct seg_log;
 struct flush_wait {
 	struct list_link link;
 	void (*done)(struct flush_wait *w, int res);
+	void *owner;                         /* stripe.c */
 };
 
 /* A write of the log in flight, in the order of its place. */
@@ -352,6 +354,10 @@ struct store {
 	bool mark_pending, mark_again;       /* survivors are being told that a drive is out */
 	unsigned marks_left, evictions;
 	struct list_link delete_wait;        /* deletes held back by either */
+	struct stripe *stripe;               /* [STRIPES]; NULL: not set to stripe */
+	uint8_t *stripe_memory;
+	struct list_link stripe_wait;        /* operations that wait for one */
+	uint32_t part_entries;               /* of the index: parts of values */
 	struct list_link flush_next, flush_running;
 	unsigned round_left;                 /* drives that the round of flushes waits for */
 	bool round_failed, in_close_pump;
@@ -381,6 +387,9 @@ struct op_state {
 	uint64_t payload_xxh3;
 	uint8_t kind, attempts;
 	bool placed, was_dead, lent;         /* lent: the buffer is the caller's */
+	bool inner;                          /* stripe.c's own get: counted as nothing */
+	uint8_t stripe_byte;                 /* fmt_record.stripe */
+	struct stripe *stripe;               /* put: that it is carried out by */
 };
 _Static_assert(sizeof(struct op_state) <= sizeof(((struct store_op *)0)->lease),
 	       "an operation's state fits what the caller lends");
@@ -398,7 +407,7 @@ static inline uint32_t op_blocks(struct store_op *op)
 
 static inline struct store_op *op_of_state(struct op_state *s)
 {
-	return container_of((uint64_t (*)[24])(void *)s, struct store_op, lease);
+	return container_of((uint64_t (*)[26])(void *)s, struct store_op, lease);
 }
 
 /* An operation of the store's own, as if it were a put or a delete: OP_CARRY. */
@@ -434,9 +443,41 @@ void store_forget(struct store **st);
 /* loan.c */
 struct store_buf *loan_begin(struct store *st, const struct index_place *place);
 
+/* The operation goes to its key, and on its way, as a put of a host does. */
+void store_put_inner(struct store *st, struct store_op *op);
+void get_read(struct store *st, struct store_op *op, struct index_place place);
+void get_again(struct store_op *op);                 /* looks its key up again */
+void get_good(struct store *st, struct store_op *op);
+void get_over(struct store *st, struct store_op *op, int res);
+
+/* stripe.c */
+#define STRIPES 8u                           /* values on their way at once */
+#define STRIPE_BYTES ((uint64_t)FMT_STRIPE_BYTES)
+#define STRIPE_PARTS_MAX (STORE_VALUE_BYTES_LIMIT / FMT_STRIPE_BYTES)
+#define STRIPE_HEAD_BYTES_MAX (4 * FMT_BLOCK_BYTES)
+int stripes_open(struct store *st);
+void stripes_close(struct store *st);
+bool stripes_idle(const struct store *st);
+void stripes_settle(struct store *st);
+bool stripe_wanted(const struct store *st, uint32_t value_bytes);
+/* Index flags of what stands in a record or an entry. */
+uint8_t stripe_flags(uint8_t on_drive);
+/* True: it is carried out here, or waits; false: it is a put like any other. */
+bool stripe_put(struct store *st, struct store_op *op);
+void stripe_dispatch(struct store_op *op);
+void stripe_put_end(struct store_op *op, int res);
+/* op->value_bytes is the value's, op->buf has room for it. */
+void stripe_get(struct store *st, struct store_op *op, struct index_place place);
+/* Bytes of the value; 0: a part is missing. mark: flags that its parts get. */
+uint32_t stripe_total(struct store *st, const struct kv_key *of, const struct index_place *place,
+		      uint8_t mark);
+/* Its head has left the index: its parts go, too. */
+void stripe_forget(struct store *st, const struct kv_key *key, const struct index_place *place);
+
 /* NULL: these are the bytes of that put of that key. */
 const char *store_record_wrong(const struct store *st, const struct index_place *place,
-			       const struct store_buf *buf, const struct kv_key *key);
+			       const struct store_buf *buf, const struct kv_key *key,
+			       uint64_t *payload_xxh3);
 
 /* scrub.c */
 int scrub_open(struct drive *d);             /* once the drive is recovered */

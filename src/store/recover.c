@@ -554,7 +554,7 @@ static void record_apply(struct opening *o, struct drive *d, uint32_t segment,
 		.block = (uint32_t)place_of(d, segment, le32_get(e->block)).block,
 		.value_bytes = le32_get(e->value_bytes),
 		.drive = d->index,
-		.flags = e->kind == FMT_DELETE ? INDEX_TOMBSTONE : 0,
+		.flags = e->kind == FMT_DELETE ? INDEX_TOMBSTONE : stripe_flags(e->stripe),
 	};
 
 	memcpy(key.byte, e->key, sizeof(key.byte));
@@ -636,6 +636,7 @@ static void segment_hop(struct opening *o, struct seg_log *log, uint32_t mount)
 			.sequence_delta = le32_of((uint32_t)delta),
 			.key_len = r.key.len,
 			.kind = (uint8_t)r.kind,
+			.stripe = r.stripe,
 		};
 		memcpy(e->key, r.key.byte, sizeof(e->key));
 		log->entry_count++;
@@ -930,6 +931,7 @@ static void orphans_delete(struct store *st, struct seg_log *log)
 		    index_place(st->index, entry).drive == d->index)
 			continue;
 		e->kind = FMT_DELETE;
+		e->stripe = 0;
 		e->value_bytes = le32_of(0);
 		d->segment[log->segment_index].tombstone_count++;
 	}
@@ -989,6 +991,7 @@ static int index_settle(struct opening *o)
 	for (uint32_t e = index_next(ix, 0); e != INDEX_NONE; e = index_next(ix, e + 1)) {
 		struct index_place p = index_place(ix, e);
 		struct drive *d = &st->drive[p.drive];
+		struct kv_key key;
 
 		if ((p.flags & INDEX_TOMBSTONE) != 0) {
 			index_remove(ix, e);
@@ -998,6 +1001,13 @@ static int index_settle(struct opening *o)
 		d->segment[segment_of_block(d, p.block)].live_blocks +=
 			fmt_record_blocks(p.value_bytes);
 		st->value_bytes += p.value_bytes;
+		index_key(ix, e, &key);
+		st->part_entries += key.len == FMT_KEY_PART;
+	}
+	if (st->part_entries > 0) {              /* also where striping was set once */
+		if (stripes_open(st) != 0)
+			return -ENOMEM;
+		stripes_settle(st);
 	}
 	return index_sort(ix);
 }
@@ -1155,6 +1165,8 @@ static int store_init(struct opening *o)
 	rc = st->pool == &st->own_pool ? buf_pool_open(st->pool, st->loop, buffers) : 0;
 	if (rc == 0)
 		rc = index_open(keys_max(st), &st->index);
+	if (rc == 0 && st->opts.stripe)
+		rc = stripes_open(st);
 	st->carry_bytes = o->record_bytes > CARRY_BYTES_MIN ? o->record_bytes : CARRY_BYTES_MIN;
 	st->carry_memory = loop_buffer_map(st->carry_bytes);
 	if (rc != 0 || o->record == NULL || st->carry_memory == NULL)
@@ -1248,6 +1260,7 @@ static struct store *store_new(const struct store_opts *opts, struct loop *loop)
 	for (unsigned i = 0; i < STORE_KEY_BUCKETS; i++)
 		list_init(&st->key_busy[i]);
 	list_init(&st->delete_wait);
+	list_init(&st->stripe_wait);
 	list_init(&st->flush_next);
 	list_init(&st->flush_running);
 	st->pool = st->opts.pool != NULL ? st->opts.pool : &st->own_pool;

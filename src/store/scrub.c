@@ -231,11 +231,12 @@ static void value_read(struct drive *d, int res)
 {
 	struct scrub *s = &d->scrub;
 	const char *wrong = "can't be read";
+	uint64_t payload_xxh3;
 	uint32_t entry;
 
 	must(s->buf != NULL && s->entry < s->entry_count);
 	if (res == 0)
-		wrong = store_record_wrong(d->st, &s->place, s->buf, &s->key);
+		wrong = store_record_wrong(d->st, &s->place, s->buf, &s->key, &payload_xxh3);
 	store_buf_return(&s->buf);
 	if (wrong != NULL && ++s->attempts < 2)
 		return;

@@ -282,6 +282,7 @@ static void record_submit(struct seg_log *log, struct store_op *op, uint32_t blo
 		.sequence = ++st->sequence,
 		.payload_xxh3 = s->payload_xxh3,
 		.value_bytes = s->kind == OP_DELETE ? 0 : op->value_bytes,
+		.stripe = s->stripe_byte,
 		.mount = st->mount,
 		.durable_blocks = log->durable_blocks,
 	};
@@ -297,6 +298,7 @@ static void record_submit(struct seg_log *log, struct store_op *op, uint32_t blo
 		.block = (uint32_t)at.block,
 		.value_bytes = info.value_bytes,
 		.drive = d->index,
+		.flags = stripe_flags(s->stripe_byte),
 	};
 	if (s->kind == OP_PUT) {
 		must(buf_blocks(op->buf) == blocks);
@@ -415,6 +417,7 @@ static void entry_add(struct seg_log *log, const struct append *a)
 		.sequence_delta = le32_of((uint32_t)(a->sequence - log->sequence_base)),
 		.key_len = a->op->key.len,
 		.kind = (uint8_t)record_kind(a->op),
+		.stripe = s->stripe_byte,
 	};
 	memcpy(log->entries[log->entry_count - 1].key, a->op->key.byte, KV_KEY_BYTES_MAX);
 	seg->entry_count = log->entry_count;
@@ -555,6 +558,7 @@ static void log_take_back(struct seg_log *log)
 		if (entry != INDEX_NONE && index_place(st->index, entry).sequence == sequence)
 			index_entry_drop(st, entry);
 		e->kind = FMT_DELETE;
+		e->stripe = 0;
 		e->value_bytes = le32_of(0);
 		seg->tombstone_count++;
 	}

@@ -595,6 +595,7 @@ int set_ns_parts(struct set *s, uint32_t id, unsigned shard, struct loop *loop,
 	opts->format = false;
 	opts->cap_bytes = 0;
 	opts->evict = n->ns.evict;
+	opts->stripe = n->ns.stripe;
 	if (n->ns.value_bytes_max != 0)
 		opts->value_bytes_max = n->ns.value_bytes_max;
 	memset(opts->uuid, 0, sizeof(opts->uuid));

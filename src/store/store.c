@@ -64,6 +64,7 @@ void index_entry_set(struct store *st, const struct kv_key *key, const struct in
 	}
 	fits = index_put(st->index, key, place);
 	must(fits);
+	st->part_entries += entry == INDEX_NONE && key->len == FMT_KEY_PART;
 	place_segment(st, place)->live_count++;
 	place_segment(st, place)->live_blocks += fmt_record_blocks(place->value_bytes);
 	st->value_bytes += place->value_bytes;
@@ -73,9 +74,15 @@ void index_entry_set(struct store *st, const struct kv_key *key, const struct in
 void index_entry_remove(struct store *st, uint32_t entry)
 {
 	struct index_place old = index_place(st->index, entry);
+	struct kv_key key;
 
+	index_key(st->index, entry, &key);
 	entry_uncount(st, &old);
 	index_remove(st->index, entry);
+	if (key.len == FMT_KEY_PART)
+		st->part_entries--;
+	if ((old.flags & INDEX_STRIPED) != 0)
+		stripe_forget(st, &key, &old);
 }
 
 void index_entry_drop(struct store *st, uint32_t entry)
@@ -86,17 +93,34 @@ void index_entry_drop(struct store *st, uint32_t entry)
 		return;
 	st->dead_entries++;
 	st->value_bytes -= old.value_bytes;
-	index_set_flags(st->index, entry, INDEX_DEAD);
+	index_set_flags(st->index, entry, (uint8_t)((old.flags & ~(INDEX_HIT | INDEX_HOT)) |
+						    INDEX_DEAD));
+}
+
+/* Length of an entry's value; UINT32_MAX: it can't be served. */
+static uint32_t entry_bytes(struct store *st, const struct kv_key *key,
+			    const struct index_place *place)
+{
+	uint32_t total;
+
+	if ((place->flags & INDEX_DEAD) != 0)
+		return UINT32_MAX;
+	if ((place->flags & INDEX_STRIPED) == 0)
+		return place->value_bytes;
+	total = stripe_total(st, key, place, 0);
+	return total == 0 ? UINT32_MAX : total;
 }
 
 /* The entry of a value that may be served, or INDEX_NONE. */
-static uint32_t find_live(const struct store *st, const struct kv_key *key)
+static uint32_t find_live(struct store *st, const struct kv_key *key)
 {
 	uint32_t entry = index_find(st->index, key);
+	struct index_place place;
 
-	if (entry != INDEX_NONE && (index_place(st->index, entry).flags & INDEX_DEAD) != 0)
+	if (entry == INDEX_NONE)
 		return INDEX_NONE;
-	return entry;
+	place = index_place(st->index, entry);
+	return entry_bytes(st, key, &place) == UINT32_MAX ? INDEX_NONE : entry;
 }
 
 static void mark_hit(struct store *st, uint32_t entry)
@@ -178,6 +202,8 @@ void op_finish(struct store_op *op, int res)
 	struct store *st = s->st;
 
 	must(st->ops_in_flight > 0 && !s->placed);
+	if (s->stripe != NULL)
+		stripe_put_end(op, res);
 	if (list_linked(&s->busy))
 		key_release(st, s);
 	if (res == -ENOSPC)
@@ -221,6 +247,8 @@ static void put_dispatch(struct store *st, struct store_op *op)
 		op_answer(op, -ENOENT);
 		return;
 	}
+	if (stripe_put(st, op))
+		return;
 	d = drive_choose(st, op);
 	if (d == NULL)
 		op_answer(op, st->drives_live == 0 ? -EIO : -ENOSPC);
@@ -241,7 +269,7 @@ static void delete_dispatch(struct store *st, struct store_op *op)
 		op_answer(op, -ENOENT);
 		return;
 	}
-	if ((index_place(st->index, entry).flags & INDEX_DEAD) != 0)
+	if (find_live(st, &op->key) == INDEX_NONE)
 		op_state(op)->was_dead = true;
 #ifdef KVOF_PLANT_DELETE_NOT_LOGGED
 	index_entry_remove(st, entry);               /* planted fault */
@@ -257,7 +285,9 @@ void op_dispatch(struct store *st, struct store_op *op)
 	op_state(op)->place.sequence = 0;
 	if (op_state(op)->kind == OP_CARRY)
 		return;                              /* of a drive that was given up */
-	if (op_state(op)->kind == OP_PUT)
+	if (op_state(op)->stripe != NULL)
+		stripe_dispatch(op);
+	else if (op_state(op)->kind == OP_PUT)
 		put_dispatch(st, op);
 	else
 		delete_dispatch(st, op);
@@ -341,6 +371,22 @@ void store_put(struct store *st, struct store_op *op)
 	must(op->buf->payload_bytes <= st->opts.value_bytes_max);
 	op->value_bytes = op->buf->payload_bytes;
 	st->count.puts++;
+	if (!stripe_wanted(st, op->value_bytes))
+		s->payload_xxh3 = hash_xxh3_iov(op->buf->piece, op->buf->piece_count,
+						op->value_bytes);
+	buf_pad(op->buf);
+	key_acquire(st, op);
+}
+
+void store_put_inner(struct store *st, struct store_op *op)
+{
+	struct op_state *s = op_state(op);
+
+	must(op->key.len == FMT_KEY_PART && op->mode == STORE_PUT_ANY);
+	*s = (struct op_state){.st = st, .kind = OP_PUT};
+	list_init(&s->behind);
+	st->ops_in_flight++;
+	op->value_bytes = op->buf->payload_bytes;
 	s->payload_xxh3 = hash_xxh3_iov(op->buf->piece, op->buf->piece_count, op->value_bytes);
 	buf_pad(op->buf);
 	key_acquire(st, op);
@@ -391,7 +437,7 @@ static void get_next(struct drive *d)
 	}
 }
 
-static void get_read(struct store *st, struct store_op *op, struct index_place place)
+void get_read(struct store *st, struct store_op *op, struct index_place place)
 {
 	struct drive *d = &st->drive[place.drive];
 
@@ -404,14 +450,22 @@ static void get_read(struct store *st, struct store_op *op, struct index_place p
 	get_next(d);
 }
 
+/* op->buf is there; of value_bytes, which of a value over several drives are not place's. */
+static void get_into(struct store *st, struct store_op *op, struct index_place place)
+{
+	if ((place.flags & INDEX_STRIPED) != 0)
+		stripe_get(st, op, place);
+	else
+		get_read(st, op, place);
+}
+
 /* Into the caller's own buffer. */
 static void get_lent(struct store *st, struct store_op *op, struct index_place place)
 {
-	op->value_bytes = place.value_bytes;
-	if (buf_blocks(op->buf) != fmt_record_blocks(place.value_bytes))
+	if (buf_blocks(op->buf) != fmt_record_blocks(op->value_bytes))
 		op_answer(op, -EBUSY);                 /* another size was put meanwhile */
 	else
-		get_read(st, op, place);
+		get_into(st, op, place);
 }
 
 static void get_in_place_done(struct loop_op *soon, int res);
@@ -420,8 +474,11 @@ static void get_in_place_done(struct loop_op *soon, int res);
 static bool get_in_place(struct store *st, struct store_op *op, struct index_place place)
 {
 	struct op_state *s = op_state(op);
-	struct store_buf *buf = loan_begin(st, &place);
+	struct store_buf *buf;
 
+	if ((place.flags & INDEX_STRIPED) != 0)
+		return false;
+	buf = loan_begin(st, &place);
 	if (buf == NULL)
 		return false;
 	op->buf = buf;
@@ -447,10 +504,10 @@ static void get_start(struct store *st, struct store_op *op, struct store_buf *b
 		return;
 	}
 	place = index_place(st->index, entry);
-	if (buf != NULL && buf_blocks(buf) != fmt_record_blocks(place.value_bytes))
+	op->value_bytes = entry_bytes(st, &op->key, &place);
+	if (buf != NULL && buf_blocks(buf) != fmt_record_blocks(op->value_bytes))
 		store_buf_return(&buf);           /* another size was put meanwhile */
 	if (op->want_bytes == 0) {
-		op->value_bytes = place.value_bytes;
 		mark_hit(st, entry);
 		st->count.hits++;
 		op_answer(op, 0);
@@ -463,15 +520,27 @@ static void get_start(struct store *st, struct store_op *op, struct store_buf *b
 	if (buf == NULL && get_in_place(st, op, place))
 		return;
 	if (buf == NULL)
-		buf = buf_take_now(st->pool, place.value_bytes);
+		buf = buf_take_now(st->pool, op->value_bytes);
 	if (buf == NULL) {
-		s->wait = (struct store_buf_wait){.payload_bytes = place.value_bytes,
+		s->wait = (struct store_buf_wait){.payload_bytes = op->value_bytes,
 						  .ready = get_ready};
 		store_pool_take(st->pool, &s->wait);
 		return;
 	}
 	op->buf = buf;
-	get_read(st, op, place);
+	get_into(st, op, place);
+}
+
+void get_again(struct store_op *op)
+{
+	struct op_state *s = op_state(op);
+	struct store_buf *buf = s->lent ? NULL : op->buf;
+
+	must(s->kind == OP_GET && !s->inner);
+	if (!s->lent)
+		op->buf = NULL;
+	op->link.next = op->link.prev = NULL;
+	get_start(s->st, op, buf);
 }
 
 static void get_ready(struct store_buf_wait *w, struct store_buf *buf)
@@ -482,7 +551,8 @@ static void get_ready(struct store_buf_wait *w, struct store_buf *buf)
 }
 
 const char *store_record_wrong(const struct store *st, const struct index_place *place,
-			       const struct store_buf *buf, const struct kv_key *key)
+			       const struct store_buf *buf, const struct kv_key *key,
+			       uint64_t *payload_xxh3)
 {
 	struct fmt_place at = {.store_id = st->id, .drive = place->drive, .block = place->block};
 	struct fmt_record_info info;
@@ -497,6 +567,7 @@ const char *store_record_wrong(const struct store *st, const struct index_place 
 	if (info.payload_xxh3 != hash_xxh3_iov(buf->piece, buf->piece_count, info.value_bytes))
 		return "checksum of the value";
 #endif
+	*payload_xxh3 = info.payload_xxh3;
 	return kv_key_equal(&info.key, key) ? NULL : "another key";
 }
 
@@ -521,20 +592,26 @@ static void get_failed(struct store *st, struct store_op *op, int res)
 	if (entry != INDEX_NONE &&
 	    index_place(st->index, entry).sequence == op_state(op)->place.sequence)
 		index_entry_drop(st, entry);
-	if (!op_state(op)->lent)
-		store_buf_return(&op->buf);
 	if (res == -EBADMSG)
 		st->count.corrupt++;
+	get_over(st, op, res);
+}
+
+void get_over(struct store *st, struct store_op *op, int res)
+{
+	must(res != 0 && op_state(op)->kind == OP_GET);
+	if (!op_state(op)->lent)
+		store_buf_return(&op->buf);
 	op_finish(op, res);
 }
 
-static void get_good(struct store *st, struct store_op *op)
+void get_good(struct store *st, struct store_op *op)
 {
 	uint32_t entry = find_live(st, &op->key);
 
 	if (entry != INDEX_NONE)
 		mark_hit(st, entry);
-	st->count.hits++;
+	st->count.hits += !op_state(op)->inner;
 	if (op->want_bytes < op->value_bytes)
 		buf_fit(op->buf, op->want_bytes);
 	op_finish(op, 0);
@@ -563,7 +640,8 @@ static void reading_done(struct loop_op *io, int res)
 	}
 	drive_io_result(d, res);
 	if (res == 0)
-		wrong = store_record_wrong(st, &r->place, r->buf, &op->key);
+		wrong = store_record_wrong(st, &r->place, r->buf, &op->key,
+					   &op_state(op)->payload_xxh3);
 	if ((res != 0 || wrong != NULL) && ++r->attempts < 2) {
 		reading_submit(r);
 		return;
@@ -585,7 +663,8 @@ static void get_in_place_done(struct loop_op *soon, int res)
 	struct op_state *s = container_of(soon, struct op_state, soon);
 	struct store_op *op = op_of_state(s);
 	struct drive *d = &s->st->drive[s->place.drive];
-	const char *wrong = store_record_wrong(s->st, &s->place, op->buf, &op->key);
+	const char *wrong = store_record_wrong(s->st, &s->place, op->buf, &op->key,
+					       &s->payload_xxh3);
 
 	if (wrong == NULL && !d->failed) {
 		get_good(s->st, op);
@@ -608,6 +687,7 @@ void store_get(struct store *st, struct store_op *op)
 
 bool store_exists(struct store *st, const struct kv_key *key, uint32_t *value_bytes)
 {
+	struct index_place place;
 	uint32_t entry;
 
 	OBJ_CHECK(st, STORE_MAGIC);
@@ -616,8 +696,11 @@ bool store_exists(struct store *st, const struct kv_key *key, uint32_t *value_by
 	if (entry == INDEX_NONE)
 		return false;
 	mark_hit(st, entry);
+	place = index_place(st->index, entry);
+	if ((place.flags & INDEX_STRIPED) != 0)
+		(void)stripe_total(st, key, &place, INDEX_HIT);
 	if (value_bytes != NULL)
-		*value_bytes = index_place(st->index, entry).value_bytes;
+		*value_bytes = entry_bytes(st, key, &place);
 	return true;
 }
 
@@ -651,10 +734,11 @@ unsigned store_list(struct store *st, const struct kv_key *from, struct kv_key *
 				continue;
 			skip_first = true;
 			last = key;
-			if ((place.flags & INDEX_DEAD) != 0)
+			if (key.len == FMT_KEY_PART ||
+			    entry_bytes(st, &key, &place) == UINT32_MAX)
 				continue;
 			keys[n] = key;
-			value_bytes[n++] = place.value_bytes;
+			value_bytes[n++] = entry_bytes(st, &key, &place);
 		}
 	} while (n < key_count && got == ARRAY_COUNT(entries));
 	return n;
@@ -733,7 +817,7 @@ void store_stat(const struct store *st, struct store_stat *out)
 {
 	OBJ_CHECK(st, STORE_MAGIC);
 	*out = st->count;
-	out->keys = index_count(st->index) - st->dead_entries;
+	out->keys = index_count(st->index) - st->dead_entries - st->part_entries;
 	out->value_bytes = st->value_bytes;
 	out->drives = st->drive_count;
 	out->drives_failed = st->drive_count - st->drives_live;
@@ -868,7 +952,7 @@ void store_close_pump(struct store *st)
 	if (!st->closing || st->closed || st->in_close_pump)
 		return;
 	st->in_close_pump = true;
-	if (st->ops_in_flight > 0 || buffers_out(st))
+	if (st->ops_in_flight > 0 || buffers_out(st) || !stripes_idle(st))
 		done = false;
 	for (unsigned i = 0; done && i < st->drive_count; i++)
 		done = close_drive(&st->drive[i]);
@@ -913,6 +997,7 @@ void store_free(struct store **stp)
 	if (st->pool == &st->own_pool)
 		buf_pool_close(st->pool);
 	loop_buffer_unmap(st->carry_memory, st->carry_bytes);
+	stripes_close(st);
 	free(st->drive);
 	st->magic = 0;
 	free(st);

@@ -68,6 +68,9 @@ struct store_opts {
 	bool ack_durable;            /* put answers after a flush of its drive */
 	bool format;                 /* overwrite what is there */
 	bool degraded;               /* open without the drives that are missing */
+	/* values above 1 MiB span the drives, in records of at most that; may change from open to
+	 * open */
+	bool stripe;
 	/* a blank drive takes the place of one of the set that is not given; nothing else
 	 * changes */
 	bool replace;
@@ -143,7 +146,7 @@ struct store_op {
 	/* get: no more than this is needed (short Retrieve) */
 	uint32_t want_bytes;
 	void (*done)(struct store_op *op, int res);
-	uint64_t lease[24];                          /* the store's, while in flight */
+	uint64_t lease[26];                          /* the store's, while in flight */
 	uint64_t space_lease[8];                     /* the space's, while in flight */
 };
 

@@ -152,7 +152,7 @@ TEST(a_footer_with_a_good_checksum_and_an_entry_out_of_bounds_is_refused)
 		else if (bad == 1)
 			e[1].value_bytes = le32_of(UINT32_MAX);
 		else if (bad == 2)
-			e[1].key_len = 17;
+			e[1].key_len = 18;
 		else if (bad == 3)
 			e[1].key_len = 3;            /* with bytes behind it */
 		else if (bad == 4)
