@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The offline check: superblocks, headers and footers of all segments, and every record with its
- * value. It follows docs/formats.md, not recover.c: what an open would repair or pass over is told.
+ * The offline check. Of each drive both copies of its label and of the newest catalog; then the
+ * set is opened to be looked at, and of each namespace's parts the superblocks, headers and footers
+ * of all segments, and every record with its value (of block namespaces: block_check.c). It follows
+ * docs/formats.md, not recover.c: what an open would repair or pass over is told.
  * Drives are opened (and so locked) and only read. Control path; runs on the caller's loop.
  */
 #include "store/check.h"
@@ -12,10 +14,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/hash.h"
 #include "loop/disk.h"
+#include "store/catalog.h"
 #include "store/format.h"
+#include "store/set.h"
 
 struct checker {
 	void (*say)(void *arg, const char *line);
@@ -43,36 +48,136 @@ __attribute__((format(printf, 2, 3))) static void tell(struct checker *c, const 
 	c->say(c->arg, line);
 }
 
+/* --- what the drive is -------------------- */
+
+static const char *const verdicts[] = {"good", "blank", "foreign", "newer", "damaged"};
+
+/* Which of the drive's copies of the catalog has the highest generation; both ends have it. */
+static void catalogs_check(struct checker *c, const struct label *label)
+{
+	uint64_t bytes = (uint64_t)label->slot_blocks << FMT_BLOCK_SHIFT, best = 0, at_end[2] = {0};
+	uint8_t *slot = loop_buffer_map(bytes);
+	struct catalog *catalog = calloc(1, sizeof(*catalog));
+	struct catalog_owner *owners = calloc(label->slab_count, sizeof(*owners));
+
+	must(c->disk != NULL && label->slot_blocks > 0 && label->slab_count > 0);
+	for (unsigned i = 0; i < 4 && slot != NULL && catalog != NULL && owners != NULL; i++) {
+		uint64_t block = label_slot_block(label, i / 2, i % 2);
+
+		if (disk_read_now(c->disk, slot, bytes, block << FMT_BLOCK_SHIFT) != 0 ||
+		    catalog_check(slot, label, block, catalog, owners) != NULL)
+			continue;
+		if (catalog->generation > at_end[i / 2])
+			at_end[i / 2] = catalog->generation;
+		if (catalog->generation > best)
+			best = catalog->generation;
+	}
+	for (unsigned i = 0; i < 2; i++) {
+		if (at_end[i] == best && best > 0)
+			continue;
+		c->out->superblocks_bad++;
+		tell(c, "catalog at its %s: %s", i == 0 ? "beginning" : "end",
+		     at_end[i] == 0 ? "none is whole" : "an older one than at the other end");
+	}
+	loop_buffer_unmap(slot, bytes);
+	free(catalog);
+	free(owners);
+}
+
+static void labels_check(struct checker *c)
+{
+	uint64_t block[2] = {0, disk_info(c->disk)->bytes / FMT_BLOCK_BYTES - 1};
+	uint8_t *bytes = loop_buffer_map(FMT_BLOCK_BYTES);
+	enum fmt_super_verdict verdict[2];
+	struct label label, good;
+	bool any = false;
+
+	must(c->disk != NULL && block[1] > block[0]);
+	for (unsigned i = 0; i < 2 && bytes != NULL; i++) {
+		uint32_t version = 0;
+
+		verdict[i] = FMT_SUPER_DAMAGED;
+		if (disk_read_now(c->disk, bytes, FMT_BLOCK_BYTES,
+				  block[i] << FMT_BLOCK_SHIFT) == 0)
+			verdict[i] = label_check(bytes, block[i], &label, &version);
+		if (verdict[i] == FMT_SUPER_OK && version == 1)
+			break;                       /* no label: looked at as a part */
+		if (verdict[i] == FMT_SUPER_OK)
+			good = label;
+		any |= verdict[i] == FMT_SUPER_OK;
+	}
+	for (unsigned i = 0; i < 2 && any; i++) {
+		if (verdict[i] == FMT_SUPER_OK)
+			continue;
+		c->out->superblocks_bad++;
+		tell(c, "label at block %" PRIu64 ": %s", block[i], verdicts[verdict[i]]);
+	}
+	if (any)
+		catalogs_check(c, &good);
+	loop_buffer_unmap(bytes, FMT_BLOCK_BYTES);
+}
+
+static const char *open_words(const char *path, int rc)
+{
+	struct stat st;
+
+	if (rc == -EBUSY)
+		return "in use; stop the array first";
+	if (rc == -EINVAL && stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+		return "a directory; a drive is a file or a block device";
+	return rc == -EINVAL ? "not a drive: too small, or no file or block device" : strerror(-rc);
+}
+
+static int whole_check(struct checker *c, struct loop *loop)
+{
+	struct disk_opts opts = {.create_bytes = 0};
+	int rc = disk_open(loop, c->path, &opts, &c->disk);
+
+	if (rc != 0) {
+		tell(c, "can't be opened: %s", open_words(c->path, rc));
+		return rc;
+	}
+	labels_check(c);
+	disk_close(&c->disk);
+	return 0;
+}
+
 /* --- superblocks -------------------- */
 
 static int supers_check(struct checker *c)
 {
-	static const char *const words[] = {"good", "blank", "foreign", "newer", "damaged"};
 	uint64_t block[2] = {0, disk_info(c->disk)->bytes / FMT_BLOCK_BYTES - 1};
 	uint8_t *bytes = loop_buffer_map(FMT_BLOCK_BYTES);
+	enum fmt_super_verdict verdict[2] = {FMT_SUPER_DAMAGED, FMT_SUPER_DAMAGED};
 	bool any = false;
 
+	must(c->disk != NULL && block[1] > FMT_FIRST_SEGMENT_BLOCK);
 	if (bytes == NULL)
 		return -ENOMEM;
 	for (unsigned i = 0; i < 2; i++) {
-		enum fmt_super_verdict verdict = FMT_SUPER_DAMAGED;
 		struct fmt_super_info info;
 
 		if (disk_read_now(c->disk, bytes, FMT_BLOCK_BYTES,
 				  block[i] << FMT_BLOCK_SHIFT) == 0)
-			verdict = fmt_super_check(bytes, block[i], &info);
-		if (verdict != FMT_SUPER_OK) {
-			c->out->superblocks_bad++;
-			tell(c, "superblock at block %" PRIu64 ": %s", block[i], words[verdict]);
-		} else if (!any || info.write_count > c->super.write_count) {
+			verdict[i] = fmt_super_check(bytes, block[i], &info);
+		if (verdict[i] != FMT_SUPER_OK)
+			continue;
+		if (!any || info.write_count > c->super.write_count) {
 			c->super = info;
 			any = true;
 		}
 	}
 	loop_buffer_unmap(bytes, FMT_BLOCK_BYTES);
-	if (!any)
-		tell(c, "no superblock can be used: not a drive of a store");
-	return any ? 0 : -EPROTO;
+	if (verdict[0] == FMT_SUPER_BLANK && verdict[1] == FMT_SUPER_BLANK)
+		return 0;                            /* a part that was never opened */
+	for (unsigned i = 0; i < 2; i++) {
+		if (verdict[i] == FMT_SUPER_OK)
+			continue;
+		c->out->superblocks_bad++;
+		tell(c, "superblock at block %" PRIu64 ": %s", block[i],
+		     verdicts[verdict[i]]);
+	}
+	return any ? 1 : 0;
 }
 
 /* --- segments -------------------- */
@@ -224,6 +329,7 @@ static int segments_check(struct checker *c)
 	uint32_t bytes = c->super.segment_bytes;
 	uint32_t count = fmt_segment_count(disk_info(c->disk)->bytes, bytes);
 
+	must(c->segment != NULL && c->entries != NULL && c->segment_blocks >= 4);
 	/* First the frames alone: the youngest of them say which others are dead. */
 	for (uint32_t pass = 0; pass < 2; pass++) {
 		for (uint32_t i = 0; i < count; i++) {
@@ -258,42 +364,104 @@ static int segments_check(struct checker *c)
 	return 0;
 }
 
-static int drive_check(struct checker *c, struct loop *loop)
+static int part_check(struct checker *c)
 {
-	struct disk_opts opts = {.create_bytes = 0};
-	int rc = disk_open(loop, c->path, &opts, &c->disk);
+	int rc = supers_check(c);
+	uint64_t entries;
 
+	must(c->disk != NULL && c->segment == NULL);
+	if (rc <= 0)
+		return rc;
+	entries = fmt_entries_max(c->super.segment_bytes);
+	c->segment_blocks = c->super.segment_bytes >> FMT_BLOCK_SHIFT;
+	c->segment = loop_buffer_map(c->super.segment_bytes);
+	c->entries = calloc(entries, sizeof(*c->entries));
+	rc = c->segment == NULL || c->entries == NULL ? -ENOMEM : segments_check(c);
+	loop_buffer_unmap(c->segment, c->super.segment_bytes);
+	free(c->entries);
+	return rc;
+}
+
+/* --- the set -------------------- */
+
+struct checking {
+	struct set *set;
+	struct loop *loop;
+	struct checker c;
+	struct store_opts parts;
+	struct set_ns ns[SET_NAMESPACES_MAX];
+	struct store_report report;
+};
+
+static int shard_check(struct checking *k, const struct set_ns *ns, unsigned shard)
+{
+	int rc;
+
+	must(k->set != NULL && shard < ns->shards);
+	k->parts = (struct store_opts){.drive_count = 0};
+	rc = set_ns_parts(k->set, ns->id, shard, k->loop, &k->parts);
+	for (unsigned i = 0; i < k->parts.drive_count; i++) {
+		struct store_drive *d = &k->parts.drive[i];
+		struct checker c = k->c;
+
+		if (d->disk == NULL)
+			continue;
+		c.path = d->path;
+		c.disk = d->disk;
+		c.segment = NULL;
+		c.oldest = 0;
+		if (rc == 0 && ns->kind == SET_KV)
+			rc = part_check(&c);
+		else if (rc == 0)
+			rc = block_check(d->disk, c.say, c.arg, &c.out->block);
+		if (rc == -EPROTO)
+			rc = 0;                      /* told and counted */
+		disk_close(&d->disk);
+	}
+	return rc;
+}
+
+static int set_look(struct checking *k, const struct store_opts *opts)
+{
+	struct set_opts so = {.drive_count = opts->drive_count, .look = true};
+	unsigned count;
+	int rc;
+
+	must(k->set == NULL && opts->drive_count <= STORE_DRIVES_MAX);
+	memcpy(so.drive, opts->drive, sizeof(so.drive));
+	rc = set_open(&so, k->loop, &k->set, &k->report);
 	if (rc != 0) {
-		tell(c, "can't be opened: %s", rc == -EBUSY ? "in use" : strerror(-rc));
+		k->c.say(k->c.arg, k->report.text);
 		return rc;
 	}
-	rc = supers_check(c);
-	if (rc == 0) {
-		uint64_t entries = fmt_entries_max(c->super.segment_bytes);
-
-		c->segment_blocks = c->super.segment_bytes >> FMT_BLOCK_SHIFT;
-		c->segment = loop_buffer_map(c->super.segment_bytes);
-		c->entries = calloc(entries, sizeof(*c->entries));
-		rc = c->segment == NULL || c->entries == NULL ? -ENOMEM : segments_check(c);
-		loop_buffer_unmap(c->segment, c->super.segment_bytes);
-		free(c->entries);
+	count = set_ns_list(k->set, k->ns);
+	k->c.out->namespaces = count;
+	for (unsigned n = 0; n < count && rc == 0; n++) {
+		for (unsigned s = 0; s < k->ns[n].shards && rc == 0; s++)
+			rc = shard_check(k, &k->ns[n], s);
 	}
-	disk_close(&c->disk);
+	set_close(&k->set);
 	return rc;
 }
 
 int store_check(const struct store_opts *opts, struct loop *loop,
 		void (*say)(void *arg, const char *line), void *arg, struct store_check *out)
 {
+	struct checking *k = calloc(1, sizeof(*k));
+	int rc = 0;
+
 	*out = (struct store_check){.values = 0};
 	must(opts->drive_count >= 1 && opts->drive_count <= STORE_DRIVES_MAX);
-	for (unsigned i = 0; i < opts->drive_count; i++) {
-		struct checker c = {.say = say, .arg = arg, .out = out,
-				    .path = opts->drive[i].path};
-		int rc = drive_check(&c, loop);
-
-		if (rc != 0)
-			return rc;
+	if (k == NULL)
+		return -ENOMEM;
+	k->loop = loop;
+	k->c = (struct checker){.say = say, .arg = arg, .out = out};
+	for (unsigned i = 0; i < opts->drive_count && rc == 0; i++) {
+		k->c.path = opts->drive[i].path;
+		rc = whole_check(&k->c, loop);
 	}
-	return 0;
+	if (rc == 0)
+		rc = set_look(k, opts);
+	free(k);
+	return rc;
 }

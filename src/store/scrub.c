@@ -104,6 +104,7 @@ static void segment_next(struct drive *d)
 {
 	struct scrub *s = &d->scrub;
 
+	must(!s->busy && s->segment < d->segment_count);
 	s->segment = (s->segment + 1) % d->segment_count;
 	s->segments_seen++;
 	s->state = SCRUB_FOOTER;
@@ -257,6 +258,7 @@ static void hop_end(struct drive *d)
 {
 	struct scrub *s = &d->scrub;
 
+	must(s->state == SCRUB_HOP && !s->busy);
 	if (s->entry_count == d->segment[s->segment].entry_count && same_segment(d)) {
 		s->state = SCRUB_REPAIR;
 		return;
@@ -357,7 +359,8 @@ static void repaired(struct drive *d, int res)
 {
 	struct segment *seg = &d->segment[d->scrub.segment];
 
-	must(seg->state == SEGMENT_OPEN);
+	must(seg->state == SEGMENT_OPEN && d->scrub.state == SCRUB_REPAIR);
+	must(seg->generation == d->scrub.generation);
 	seg->state = SEGMENT_SEALED;
 	if (res == 0)
 		log_warn("store drive %s: scrub: the footer of segment %u is written anew",

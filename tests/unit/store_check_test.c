@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* src/store/check.c: what the offline check finds, and that it changes nothing. */
-#include "../fault/store_rig.h"
+#include "set_rig.h"
 
 #include <errno.h>
 
@@ -122,4 +122,83 @@ TEST(a_store_that_is_open_and_a_drive_of_no_store_are_refused)
 	memset(sim_disk_bytes("drive1", NULL) + 8 * MiB - 4096, 0, 4096);
 	expect_int(store_check(&g.opts, g.loop, say, NULL, &out), -EPROTO);
 	rig_end(&g);
+}
+
+/* --- drives of a set -------------------- */
+
+static struct store_check set_checked(struct set_rig *r, int rc)
+{
+	struct store_opts so = {.drive_count = r->opts.drive_count};
+	struct store_check out;
+
+	memcpy(so.drive, r->opts.drive, sizeof(so.drive));
+	said[0] = 0;
+	kt_noise(&out, sizeof(out));
+	expect_int(store_check(&so, r->g.loop, say, NULL, &out), rc);
+	return out;
+}
+
+TEST(all_parts_of_a_set_are_looked_at_and_its_labels_and_catalogs)
+{
+	struct set_rig r;
+	struct store_check c;
+	uint32_t id;
+	uint64_t bytes;
+	uint8_t *medium;
+
+	set_rig_begin(&r, 1, 2, 32 * MiB);
+	r.opts.shards = 2;
+	expect_int(set_rig_open(&r), 0);
+	id = set_rig_kv(&r, 0);
+	for (unsigned shard = 0; shard < 2; shard++) {
+		expect_int(set_rig_store(&r, id, shard), 0);
+		for (uint32_t i = 0; i < 20; i++)
+			expect_int(rig_put(&r.g, i, 1, 30000), 0);
+		rig_close(&r.g);
+	}
+	(void)set_checked(&r, -EBUSY);
+	expect(strstr(said, "drive0: can't be opened: in use") != NULL);
+	set_rig_close(&r);
+	c = set_checked(&r, 0);
+	expect_str(said, "");
+	expect_int(c.namespaces, 1);
+	expect_int(c.values, 40);
+	expect_int(c.superblocks_bad + c.frames_bad + c.records_bad, 0);
+	/* A label, and then a catalog at one end. */
+	medium = sim_disk_bytes("drive1", &bytes);
+	medium[bytes - 4096 + 30] ^= 1;
+	c = set_checked(&r, 0);
+	expect_int(c.superblocks_bad, 1);
+	expect(strstr(said, "drive1: label at block 8191: damaged") != NULL);
+	medium[bytes - 4096 + 30] ^= 1;
+	for (unsigned i = 1; i < 40; i++) {
+		if (memcmp(medium + i * 4096, "KVOF", 4) == 0 &&
+		    memcmp(medium + i * 4096, "KVOFSUPR", 8) != 0)
+			medium[i * 4096 + 40] ^= 1;
+	}
+	c = set_checked(&r, 0);
+	expect_int(c.superblocks_bad, 1);
+	expect(strstr(said, "drive1: catalog at its beginning: none is whole") != NULL);
+	expect_int(c.values, 40);
+	set_rig_end(&r);
+}
+
+TEST(drives_of_two_sets_are_noticed_and_so_is_one_too_few)
+{
+	struct set_rig r;
+
+	set_rig_begin(&r, 1, 2, 32 * MiB);
+	expect_int(set_rig_open(&r), 0);
+	set_rig_close(&r);
+	r.opts.drive[1] = (struct store_drive){.path = "other", .bytes = 32 * MiB};
+	r.opts.drive[0] = (struct store_drive){.path = "other2", .bytes = 32 * MiB};
+	expect_int(set_rig_open(&r), 0);
+	set_rig_close(&r);
+	r.opts.drive[0] = (struct store_drive){.path = "drive0"};
+	(void)set_checked(&r, -EINVAL);
+	expect(strstr(said, "another set") != NULL);
+	r.opts.drive_count = 1;
+	(void)set_checked(&r, -ENOENT);
+	expect(strstr(said, "2 drives") != NULL);
+	set_rig_end(&r);
 }
