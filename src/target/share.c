@@ -14,7 +14,7 @@
  *
  * When there is room again, the one who holds least is served first, and nobody passes it: a large
  * value does not starve behind small ones. Requests of one controller keep their order. Data that
- * came in its capsule is here already and waits for nothing but the store: it does not ask.
+ * came in its capsule waits for no host; while it waits for room its connection is not read.
  *
  * Pressure: while a request waits, the connections that hold buffers and wait for their hosts are
  * looked at every PRESSURE_LOOK_NS. One on which no byte has moved between two looks is not proven
@@ -233,12 +233,7 @@ static void buf_take(struct req *req, uint32_t bytes, bool plain, void (*ready)(
 	req->wait = (struct store_buf_wait){
 		.payload_bytes = bytes, .plain = plain, .ready = req_buf_ready};
 	req->pulls = req->kv.dir == NV_DATA_TO_CONTROLLER && req->cmd->inline_bytes == 0;
-	if (waits_for_host(req)) {
-		req_share_take(req, bytes, ready);
-		return;
-	}
-	req->ready = ready;
-	buf_wait(req);
+	req_share_take(req, bytes, ready);
 }
 
 void req_buf_take(struct req *req, uint32_t bytes, void (*ready)(struct req *req))

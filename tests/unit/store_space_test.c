@@ -34,8 +34,8 @@ static void begin(uint64_t seed)
 
 	expect_int(sim_begin(&(struct sim_opts){.seed = seed}), 0);
 	for (unsigned i = 0; i < LOOPS; i++) {
-		struct store_opts o = {.drive = {{.path = path[i], .bytes = 64 * MiB}}, .drive_count = 1,
-			.value_bytes_max = VALUE_BYTES_MAX};
+		struct store_opts o = {.drive = {{.path = path[i], .bytes = 64 * MiB}},
+			.drive_count = 1, .value_bytes_max = VALUE_BYTES_MAX};
 		struct store_report report;
 
 		expect_int(loop_open(&(struct loop_opts){.name = path[i]}, &loop[i]), 0);
