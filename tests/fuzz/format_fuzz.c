@@ -68,7 +68,7 @@ static void footer(uint8_t *blocks, uint32_t count, const struct fmt_place *at)
 		uint64_t end = le32_get(entries[i].block) +
 			       (uint64_t)fmt_record_blocks(le32_get(entries[i].value_bytes));
 
-		must(entries[i].key_len >= 1 && entries[i].key_len <= KV_KEY_BYTES_MAX);
+		must(entries[i].key_len >= 1 && entries[i].key_len <= FMT_KEY_PART);
 		must(le32_get(entries[i].block) >= 1 && end <= info.used_blocks);
 	}
 }
@@ -79,8 +79,9 @@ static void record(const uint8_t *block, const struct fmt_place *at, uint32_t ro
 
 	if (fmt_record_check(block, at, room, &info) != NULL)
 		return;
-	must(info.key.len >= 1 && info.key.len <= KV_KEY_BYTES_MAX);
-	must(bytes_all_zero(info.key.byte + info.key.len, KV_KEY_BYTES_MAX - info.key.len));
+	must(info.key.len >= 1 && info.key.len <= FMT_KEY_PART);
+	must(info.key.len == FMT_KEY_PART ||
+	     bytes_all_zero(info.key.byte + info.key.len, KV_KEY_BYTES_MAX - info.key.len));
 	must(fmt_record_blocks(info.value_bytes) <= room);
 	must(info.kind == FMT_PUT || info.kind == FMT_DELETE);
 	must(info.sequence <= FMT_SEQ_MAX);
