@@ -799,6 +799,8 @@ static bool part_hangs(const struct block_part *p, uint64_t now_ns)
 		oldest = bytes_min(oldest, p->flush_started_ns);
 	if (p->zero_state == ZERO_ZEROING)
 		oldest = bytes_min(oldest, p->zero_started_ns);
+	if (p->epoch_state == EPOCH_DISCARD)
+		oldest = bytes_min(oldest, p->discard_started_ns);
 	for (unsigned i = 0; i < BLOCK_PAGE_WRITES; i++)
 		if (p->write[i].busy)
 			oldest = bytes_min(oldest, p->write[i].started_ns);

@@ -17,7 +17,7 @@
  *
  *   used ── freed ──> [epoch .. tail)   the map says so in memory only
  *                     [idle .. epoch)   waits: the pages that no longer name them must be durable,
- *                                       and I/O started before must have ended
+ *                                       and I/O started before must have ended; then discarded
  *                     [zero .. idle)    free, of any content
  *                     [clean .. zero)   being zeroed and flushed
  *   used <── given ── [take .. clean)   zero, durably
@@ -41,6 +41,7 @@
 #define BLOCK_PAGE_WRITES 8u                 /* map pages being written, a part */
 #define BLOCK_CLEAN_LOW 64u                  /* fewer clean slots: more are made */
 #define BLOCK_ZERO_RUN 128u                  /* slots zeroed at once: 32 MiB */
+#define BLOCK_DISCARD_MIN 64u               /* slots given back: the drive is told */
 #define BLOCK_FRESH 0x80000000u              /* in the map: the page is not written yet */
 
 /* One run of chunks that are neighbours on a drive and in their slots. */
@@ -107,7 +108,9 @@ struct page_write {
 };
 
 enum zero_state { ZERO_IDLE, ZERO_ZEROING, ZERO_FLUSHING };
-enum epoch_state { EPOCH_IDLE, EPOCH_PAGES, EPOCH_FLUSH, EPOCH_IO, EPOCH_CLOSE };
+enum epoch_state {
+	EPOCH_IDLE, EPOCH_PAGES, EPOCH_FLUSH, EPOCH_IO, EPOCH_DISCARD, EPOCH_CLOSE
+};
 
 struct block_part {
 	struct block *block;
@@ -135,6 +138,9 @@ struct block_part {
 	uint8_t zero_state, epoch_state;
 	struct disk_io zero_io;
 	uint64_t zero_started_ns, epoch_number;
+	struct disk_io discard_io;           /* in flight while EPOCH_DISCARD */
+	uint64_t discard_next, discard_started_ns;
+	bool discards;                       /* the drive is told what is free */
 	struct block_flush zero_flush, epoch_flush;
 	unsigned epoch_pages;
 	bool resuming, closing;

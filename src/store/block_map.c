@@ -25,6 +25,7 @@ static void flush_done(struct loop_op *op, int res);
 static void zero_done(struct loop_op *op, int res);
 static void zero_flushed(struct block_flush *w, int res);
 static void epoch_flushed(struct block_flush *w, int res);
+static void discard_done(struct loop_op *op, int res);
 
 /* What holds for a part whenever no function of it runs. */
 static void part_check(const struct block_part *p)
@@ -451,12 +452,56 @@ static void epoch_flushed(struct block_flush *w, int res)
 		p->epoch_state = EPOCH_IO;
 }
 
+/* True: a run of the slots that came round is on its way to the drive, which need not keep them. */
+static bool discard_more(struct block_part *p)
+{
+	uint32_t count = p->lay.slot_count, slot, n = 1;
+
+	if (!p->discards || p->discard_next == p->epoch || p->block->closing)
+		return false;
+	slot = p->ring[p->discard_next % count];
+	while (n < BLOCK_ZERO_RUN && p->discard_next + n < p->epoch &&
+	       p->ring[(p->discard_next + n) % count] == slot + n)
+		n++;
+	p->discard_next += n;
+	p->discard_started_ns = loop_now_ns(p->block->loop);
+	p->discard_io = (struct disk_io){.op = {.done = discard_done},
+		.offset_bytes = p->lay.first_slot_bytes + ((uint64_t)slot << BLK_CHUNK_SHIFT),
+		.bytes = (uint64_t)n << BLK_CHUNK_SHIFT};
+	disk_discard(p->disk, &p->discard_io);
+	return true;
+}
+
+static void epoch_end(struct block_part *p)
+{
+	p->idle = p->epoch;
+	p->epoch_state = EPOCH_IDLE;
+}
+
+/* A drive that doesn't want to know is no worse for it. */
+static void discard_done(struct loop_op *op, int res)
+{
+	struct block_part *p = container_of(op, struct block_part, discard_io.op);
+
+	must(p->epoch_state == EPOCH_DISCARD);
+	if (p->failed || !discard_more(p))
+		epoch_end(p);
+	map_pump(p);
+}
+
+static bool epoch_is_due(const struct block_part *p)
+{
+	if (p->epoch_state != EPOCH_IDLE || p->epoch == p->tail || p->broken || p->block->closing)
+		return false;
+	return (slots_low(p) && p->idle - p->clean < BLOCK_CLEAN_LOW) ||
+	       (p->discards && p->tail - p->epoch >= BLOCK_DISCARD_MIN);
+}
+
 static void epoch_pump(struct block_part *p)
 {
 	struct list_link *first = p->flying.next;
 
-	if (p->epoch_state == EPOCH_IDLE && p->epoch < p->tail && slots_low(p) &&
-	    p->idle - p->clean < BLOCK_CLEAN_LOW && !p->broken && !p->block->closing)
+	if (epoch_is_due(p))
 		epoch_begin(p);
 	if (p->epoch_state == EPOCH_PAGES && p->epoch_pages == 0) {
 		p->epoch_state = EPOCH_FLUSH;
@@ -466,8 +511,10 @@ static void epoch_pump(struct block_part *p)
 	if (p->epoch_state == EPOCH_IO &&
 	    (list_empty(&p->flying) ||
 	     container_of(first, struct block_io, fly)->number > p->epoch_number)) {
-		p->idle = p->epoch;
-		p->epoch_state = EPOCH_IDLE;
+		p->discard_next = p->idle;
+		p->epoch_state = EPOCH_DISCARD;
+		if (!discard_more(p))
+			epoch_end(p);
 	}
 }
 
@@ -494,7 +541,7 @@ void map_pump(struct block_part *p)
 /* Nothing of it is on its way to the drive. */
 bool map_quiet(const struct block_part *p)
 {
-	if (p->flush_busy || p->zero_state == ZERO_ZEROING)
+	if (p->flush_busy || p->zero_state == ZERO_ZEROING || p->epoch_state == EPOCH_DISCARD)
 		return false;
 	for (unsigned i = 0; i < BLOCK_PAGE_WRITES; i++)
 		if (p->write[i].busy)

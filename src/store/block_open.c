@@ -86,6 +86,7 @@ static int part_open(struct opening *o, unsigned i)
 			    o->opts->size_bytes);
 	if (p->lay.slot_count == 0)
 		return fail(o, -EINVAL, "drive %.180s: too small for this namespace", p->path);
+	p->discards = !disk_info(p->disk)->memory && !o->opts->parts.keep_blocks;
 	o->b->slots += p->lay.slot_count;
 	o->b->narrow |= disk_info(p->disk)->align_bytes > o->opts->block_bytes;
 	return 0;

@@ -200,6 +200,30 @@ TEST(a_map_that_cant_be_written_is_errors_and_reads_go_on)
 	rig_end(&r);
 }
 
+TEST(what_is_given_back_is_discarded_on_the_drive)
+{
+	struct rig_options o = plain(11);
+	uint64_t bytes, at;
+	uint8_t *medium;
+	struct rig r;
+
+	o.drives = 1;
+	o.size_bytes = 40 * MiB;
+	rig_begin(&r, &o);
+	for (at = 0; at < o.size_bytes; at += 2 * MiB)
+		expect_int(rig_sync(&r, BLOCK_WRITE, at, 2 * MiB, false), 0);
+	medium = sim_disk_bytes("/sim/s0d0", &bytes);
+	expect(!bytes_all_zero(medium + 20 * MiB, 2 * MiB));
+	for (at = 0; at < o.size_bytes; at += 2 * MiB)
+		expect_int(rig_sync(&r, BLOCK_DEALLOCATE, at, 2 * MiB, false), 0);
+	expect(!sim_run_until(flag_never, NULL, NS_PER_S));
+	/* all but the last of them, which wait for more */
+	for (at = 256 * KiB; at < o.size_bytes - 17 * MiB; at += MiB)
+		expect(bytes_all_zero(medium + at, MiB));
+	rig_close(&r);
+	rig_end(&r);
+}
+
 static int reopen(struct rig *r, struct store_report *report)
 {
 	int rc;
