@@ -5,7 +5,8 @@
 usage: spdk.py BUILD [--peers DIR] [--seconds S] [--rounds R] [--set-mib N]
 
 Both targets serve memory, on one core; perf runs on another. Rows: 4 KiB random read at depth 1, 32
-and 128, 4 KiB random write at 32, 1 MiB random read at depth 8. Prints one JSON object: operations
+and 128, 4 KiB random write at 32, 1 MiB random read at depth 8. `retrieve` is the last one's pair in
+KV: 1 MiB values, depth 8, by `kvof bench fabric` on the host's core, every byte verified. Prints one JSON object: operations
 and bytes per second, mean latency, CPU seconds of the target per million operations (SPDK's polls: its
 core is always busy), the medians of all rounds, and the ratio. It judges nothing.
 DIR is what tests/peers/build.sh has made (KVOF_PEERS, /tmp/kvof-peers).
@@ -19,7 +20,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 HOST = 'nqn.2014-08.org.nvmexpress:uuid:2fee39be-cc39-400c-b2db-77f1a81ec281'
 NQN = 'nqn.2026-11.io.kvof:array'
@@ -80,9 +80,11 @@ class Bench:
             text = pathlib.Path(log.name).read_text()
             if 'Target Listening' in text:
                 return child, f'trsvcid:{port} subnqn:{NQN} hostnqn:{HOST} ns:2'
-            if child.poll() is not None:
+            try:
+                child.wait(timeout=0.1)
                 break
-            time.sleep(0.1)
+            except subprocess.TimeoutExpired:
+                continue
         sys.exit(f'nvmf_tgt did not start: {text[-1000:]}')
 
     def perf(self, child, where, pattern, size, depth):
@@ -101,12 +103,28 @@ class Bench:
                 'mean_us': float(hit[3]),
                 'target_cpu_s_per_m_ops': (cpu_s(child.pid) - before) / done * 1e6}
 
+    def retrieve(self, where):
+        """What our own host gets of 1 MiB values."""
+        port = re.search(r'trsvcid:(\d+)', where)[1]
+        out = subprocess.run(
+            ['taskset', '-c', str(self.host_core), f'{self.opts.build}/kvof', 'bench', 'fabric',
+             f'tcp://127.0.0.1:{port}/{NQN}?nsid=1', '--op', 'retrieve', '--value-bytes',
+             str(1 << 20), '--depth', '8', '--keys', str(min(128, self.opts.set_mib // 2)),
+             '--seconds', str(self.opts.seconds), '--json'],
+            capture_output=True, text=True)
+        if out.returncode != 0:
+            sys.exit(f'kvof bench: {out.stderr[-1000:]}')
+        row = json.loads(out.stdout)
+        return {'ops_per_s': row['ops_per_s'], 'bytes_per_s': row['bytes_per_s'],
+                'mean_us': 8e6 / row['ops_per_s'], 'p99_us': row['p99_us']}
+
     def one(self, start):
         """All rows of one target, which runs alone: another that polls would take its core."""
         child, where = start()
         try:
             self.perf(child, where, 'write', 1 << 20, 4)        # its memory is there
-            return [self.perf(child, where, *row) for row in ROWS]
+            rows = [self.perf(child, where, *row) for row in ROWS]
+            return rows + ([self.retrieve(where)] if start == self.kvof else [])
         finally:
             child.terminate()
             child.wait()
@@ -127,6 +145,10 @@ class Bench:
             row['of_spdk_rounds'] = [a[i]['ops_per_s'] / b[i]['ops_per_s']
                                      for a, b in zip(sides['kvof'], sides['spdk'])]
             out['rows'].append(row)
+        retrieve = [r[len(ROWS)] for r in sides['kvof']]
+        out['retrieve'] = {key: statistics.median(r[key] for r in retrieve) for key in retrieve[0]}
+        out['retrieve']['of_spdk'] = (out['retrieve']['bytes_per_s'] /
+                                      out['rows'][-1]['spdk']['bytes_per_s'])
         return out
 
 
