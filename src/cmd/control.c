@@ -294,12 +294,16 @@ static void *control_thread(void *arg)
 	for (;;) {
 		struct pollfd ready[2] = {{.fd = c->wake_fd, .events = POLLIN},
 					  {.fd = c->listen_fd, .events = POLLIN}};
+		uint64_t count;
 		int fd;
 
 		if (poll(ready, 2, -1) < 0 && errno != EINTR)
 			break;
-		if (ready[0].revents != 0)
-			break;
+		if (ready[0].revents != 0) {           /* what was written before is seen now */
+			if (read(c->wake_fd, &count, sizeof(count)) == sizeof(count))
+				break;
+			continue;
+		}
 		fd = accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC);
 		if (fd < 0)
 			continue;

@@ -407,9 +407,9 @@ class Array:
         return len(os.listdir(f'/proc/{self.proc.pid}/fd'))
 
     def rss_kib(self):
-        """0 under AddressSanitizer, whose own memory says nothing about ours."""
+        """0 under a sanitizer, whose own memory says nothing about ours."""
         with open(f'/proc/{self.proc.pid}/maps') as f:
-            if 'libasan' in f.read():
+            if re.search('lib[at]san', f.read()):
                 return 0
         with open(f'/proc/{self.proc.pid}/status') as f:
             return int(re.search(r'VmRSS:\s+(\d+)', f.read())[1])

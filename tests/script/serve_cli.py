@@ -192,6 +192,41 @@ def drive_gone(d):
     assert array.stop()[0] == 0
 
 
+@case('a blank drive takes the place of a lost one with --replace, also under several namespaces')
+def drive_replaced(d):
+    paths = [os.path.join(d, n) for n in ('one', 'two', 'new')]
+    control = os.path.join(d, 'control')
+    array = Array(KVOF, '--kv', '96MiB', '--block', '32MiB', '--control', control,
+                  drives=[p + ',size=128MiB' for p in paths[:2]])
+    got = kvof('ns', 'create', '--size', '96MiB', '--control', control, timeout=30)
+    assert got.returncode == 0, got
+    with Host(array.port) as h:
+        for nsid in (1, 3):
+            for i in range(20):
+                status_ok(h.io.command(kv(1, i, b'r%d' % i, 5000, nsid=nsid, dptr=sgl(1, 5000)),
+                                       bytes([i + nsid]) * 5000)[0])
+    assert array.stop()[0] == 0
+    os.unlink(paths[0])
+    refused(2, '--listen', 'tcp://127.0.0.1:0', '--drive', paths[1], words=['--degraded'])
+    array = Array(KVOF, '--replace', drives=[paths[2] + ',size=128MiB', paths[1]])
+    for _ in range(2):
+        with Host(array.port) as h:
+            there = 0
+            for nsid in (1, 3):
+                for i in range(20):
+                    answer, data = h.io.command(kv(2, i, b'r%d' % i, 5000, nsid=nsid, dptr=sgl(0x5A, 5000)))
+                    assert answer.status in ((0, 0), (0, 0x87)), answer
+                    if answer.status == (0, 0):
+                        there += 1
+                        assert data == bytes([i + nsid]) * 5000
+                    status_ok(h.io.command(kv(1, i, b'n%d' % i, 5000, nsid=nsid, dptr=sgl(1, 5000)),
+                                           bytes(5000))[0])
+            assert 0 < there < 40, f'{there} of 40: one drive of two was lost'
+        assert array.stop()[0] == 0
+        array = Array(KVOF, drives=paths[1:])
+    assert array.stop()[0] == 0
+
+
 @case('the same drive twice is refused')
 def drive_twice(d):
     path = os.path.join(d, 'twice')
