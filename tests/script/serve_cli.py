@@ -207,7 +207,7 @@ def drive_replaced(d):
                                        bytes([i + nsid]) * 5000)[0])
     assert array.stop()[0] == 0
     os.unlink(paths[0])
-    refused(2, '--listen', 'tcp://127.0.0.1:0', '--drive', paths[1], words=['--degraded'])
+    refused(2, '--listen', 'tcp://127.0.0.1:0', '--drive', paths[1], words=['2 drives'])
     array = Array(KVOF, '--replace', drives=[paths[2] + ',size=128MiB', paths[1]])
     for _ in range(2):
         with Host(array.port) as h:
