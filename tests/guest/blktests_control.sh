@@ -14,7 +14,7 @@ mkdir -p "$state"
 serve_start() {
 	rm -f "$state/ready"
 	setsid /opt/kvof serve --listen tcp://127.0.0.1:4420 --subsystem "$nqn" --kv 0 \
-		--block "${KVOF_BLOCK:-352MiB}" --drive "$state/a,size=256MiB" \
+		--block 352MiB --block-bytes 512 --drive "$state/a,size=256MiB" \
 		--drive "$state/b,size=256MiB" \
 		>"$state/ready" 2>>"$state/log" </dev/null &
 	echo $! >"$state/pid"

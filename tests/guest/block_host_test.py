@@ -7,7 +7,9 @@ system, fio --verify, every command, and the array killed under load. The checks
 first made on QEMU's emulated NVMe drive, so that a red line further down is about kvof. Prints TAP.
 Skips only where QEMU is not installed.
 """
+import os
 import re
+import shutil
 import signal
 import sys
 
@@ -16,6 +18,7 @@ from array_host import HOSTID, HOSTNQN, NQN, WAIT_FOR, Array, cli_answer_of, pro
 from block_device import VERIFY, BlockDevice
 from guest import HOST
 
+DRIVE_SIZE = "384MiB"   # two of them
 SIZE_MIB = 384          # mkfs.xfs wants 300 MiB; thin, so few of them are ever written
 
 # The device of a namespace, by subsystem and NSID: the Y of /dev/nvmeXnY is not the NSID.
@@ -205,10 +208,10 @@ class Judge(BlockDevice):
                 ("4 queues", "--nr-io-queues=2 --nr-write-queues=2", 5, [
                     "--rw=randwrite --bs=4k --size=8M --iodepth=64 --ioengine=io_uring",
                     "--rw=randrw --bssplit=4k/40:12k/20:64k/20:100k/20 --size=16M --iodepth=16 "
-                    "--ioengine=libaio --bs_unaligned=0 --blockalign=4k"]),
+                    "--ioengine=libaio --serialize_overlap=1"]),
                 ("header and data digest, 2 queues", "-g -G --nr-io-queues=2", 3, [
-                    "--rw=randwrite --bs=4k-128k --blockalign=4k --size=16M --iodepth=32 "
-                    "--ioengine=io_uring",
+                    "--rw=randwrite --bsrange=4k-128k --size=16M --iodepth=32 --ioengine=io_uring "
+                    "--serialize_overlap=1",
                     "--rw=write --bs=256k --size=32M --iodepth=8 --ioengine=libaio"]),
                 ("queues of 16", "--queue-size=16 -G", 3, [
                     "--rw=randwrite --bs=8k --size=8M --iodepth=64 --ioengine=libaio",
@@ -251,14 +254,18 @@ class Judge(BlockDevice):
             tail -3 /tmp/fio; echo bad $bad""", r"^bad 0$", seconds=90)
         self.quiet(name)
 
-    FIO_LONG = (VERIFY + "--rw=randwrite --bs=4k-64k --blockalign=4k --size=64M --iodepth=16 "
-                "--ioengine=libaio --verify_backlog=128 ")
+    FIO_LONG = (VERIFY + "--rw=randwrite --bsrange=4k-64k --size=64M --iodepth=16 "
+                "--ioengine=libaio --verify_backlog=128 --serialize_overlap=1 ")
 
     def fio_begin(self, dev, more=""):
-        """fio in the background; returns once it has written something."""
+        """fio in the background; returns once it has written something.
+
+        Linux 6.1 raises SIGPIPE in whoever submits I/O just when the array's socket has died.
+        """
         return self.guest.run(FIND + f"""
             rm -f /tmp/fio.end
-            (FIO=1; {self.FIO_LONG} {more} --filename={dev} >/tmp/fio 2>&1; echo $? >/tmp/fio.end) &
+            trap '' PIPE
+            ({self.FIO_LONG} {more} --filename={dev} >/tmp/fio 2>&1; echo $? >/tmp/fio.end) &
             d=/sys/block/{dev[5:]}/stat
             a=$(awk '{{print $5}}' $d)
             wait_for '[ $(awk "{{print \\$5}}" '$d') -gt '$((a + 50))' ]'""", 30)
@@ -323,7 +330,7 @@ class Judge(BlockDevice):
                 self.step(f"{name} {turn}: while it is away the host is refused", WAIT_FOR + """
                     dmesg -C
                     wait_for 'dmesg | grep -q "Failed reconnect attempt"'""")
-            array = Array(self.kvof, self.folder, *options, port=array.port)
+            array = self.again(array, options)
             if not self.tap.check(f"{name} {turn}: kvof serve is ready again on its drives",
                                   array.is_ready(), array.why()):
                 return array
@@ -349,13 +356,14 @@ class Judge(BlockDevice):
             set -e
             mkfs.xfs -q -f {dev}
             mount {dev} /mnt
+            trap '' PIPE
             (n=0; while [ $n -lt 60 ]; do
                 n=$((n + 1)); head -c 500001 /dev/urandom >/mnt/f$n && sync /mnt/f$n &&
                 sha256sum /mnt/f$n; done) >/tmp/synced 2>/tmp/err &
             n=0; until [ $(wc -l </tmp/synced) -ge 5 ]; do
                 n=$((n + 1)); [ $n -lt 200 ]; sleep 0.1; done""", seconds=60)
         array.stop(signal.SIGKILL)
-        array = Array(self.kvof, self.folder, *options, port=array.port)
+        array = self.again(array, options)
         self.tap.check(f"{name}: kvof serve is ready again", array.is_ready(), array.why())
         self.step(f"{name}: writing goes on, and every file that was synced is there", """
             n=0; until [ $(wc -l </tmp/synced) -ge 60 ]; do
@@ -371,19 +379,111 @@ class Judge(BlockDevice):
 
     # ---- namespaces that come and go -------------------------------------------------------------
 
+    def control(self, array, *words):
+        """(exit status, standard output, what it said) of `kvof ns ...` at this array."""
+        status, out, err = program([self.kvof, "ns", *words, "--port", str(array.port)])
+        return status, out.decode(errors="replace"), f"kvof ns {words}: {status}\n{err}"
+
+    def made(self, name, array, *words):
+        status, _, said = self.control(array, "create", *words)
+        return self.tap.check(f"{name}: kvof ns create {' '.join(words)}", status == 0,
+                              f"{said}\n{array.why()}")
+
+    def come_and_go(self, array, _):
+        """Namespaces made and removed on line: the host hears of it by itself."""
+        name = "on line"
+        dev = self.connect(name, array)
+        if dev is None:
+            return
+        self.made(name, array, "--kind", "block", "--size", "32MiB", "--nsid", "7",
+                  "--block-bytes", "512")
+        output = self.step(f"{name}: a new block device appears by itself", FIND + f"""
+            wait_for 'block_of {NQN} 7 >/dev/null' && echo found $(block_of {NQN} 7)""",
+                           r"^found /dev/nvme\d+n\d+$", seconds=60)
+        found = re.search(r"^found (/dev/nvme\d+n\d+)$", output, re.M)
+        if found:
+            self.identified(f"{name}, new", found[1], 7, 512, 32)
+            self.read_and_write(f"{name}, new", found[1], 512)
+            self.fio(f"{name}, new", found[1],
+                     "--rw=randwrite --bs=512 --size=1M --iodepth=16 --ioengine=libaio")
+        self.made(name, array, "--kind", "kv", "--size", "64MiB", "--nsid", "9")
+        self.step(f"{name}: a new Key Value namespace appears and takes values", FIND + f"""
+            set -e
+            wait_for 'generic_of {NQN} 9 >/dev/null'
+            d=$(generic_of {NQN} 9)
+            head -c 100001 /dev/urandom >/tmp/in
+            passthru $d 9 store 01 --size 100001 --file /tmp/in
+            passthru $d 9 retrieve 01 --size 100001 --expect /tmp/in
+            passthru $(generic_of {NQN} 1) 1 exist 01 && exit 1 || true""", "status=0x87",
+                  seconds=60)
+        if found:
+            self.removed_under_load(name, array, dev, found[1])
+        status, _, said = self.control(array, "rm", "9")
+        self.tap.check(f"{name}: kvof ns rm 9", status == 0, said)
+        self.step(f"{name}: ... and the host has none of them any more", FIND + f"""
+            wait_for '! generic_of {NQN} 9' && ! block_of {NQN} 7""", seconds=60)
+        self.made(f"{name}, again", array, "--kind", "block", "--size", "32MiB", "--nsid", "7",
+                  "--block-bytes", "512")
+        self.step(f"{name}, again: nothing of what it held before is there", FIND + f"""
+            wait_for 'block_of {NQN} 7 >/dev/null'
+            dd if=$(block_of {NQN} 7) bs=1M count=32 iflag=direct 2>/dev/null |
+                cmp -n 33554432 - /dev/zero""", seconds=60)
+        status, _, said = self.control(array, "rm", "7")
+        self.tap.check(f"{name}, again: kvof ns rm 7", status == 0, said)
+        self.fio(f"{name}: the first block namespace is as before", dev,
+                 "--rw=randwrite --bs=4k --size=2M --iodepth=16 --ioengine=libaio")
+        self.disconnect(name)
+        self.healthy(name, array)
+
+    def removed_under_load(self, name, array, dev, new):
+        self.fio_begin(new, "--size=32M --loops=20")
+        status, _, said = self.control(array, "rm", "7")
+        self.tap.check(f"{name}: kvof ns rm 7 while fio writes to it", status == 0, said)
+        self.fio_ends(f"{name}: ... fio ends with an error, at once", want_zero=False, seconds=60)
+        self.step(f"{name}: ... the device goes, the others stay", FIND + f"""
+            wait_for '! block_of {NQN} 7' && block_of {NQN} 2 && generic_of {NQN} 1
+            dd if={dev} of=/dev/null bs=1M count=4 iflag=direct""", rf"^{dev}$", seconds=60)
+        _, out, said = self.control(array, "ls", "--json")
+        self.tap.check(f"{name}: ... and kvof ns ls no longer lists it",
+                       '"nsid":2' in out.replace(" ", "") and '"nsid":7' not in
+                       out.replace(" ", ""), f"{said}\n{out}")
+
     def blocks_4096(self, array, _):
         self.namespace("4096", array, 4096, True)
 
+    def blocks_512(self, *_):
+        """All checks of a namespace once more, on one with blocks of 512 bytes."""
+        folder = os.path.join(self.folder, "512")
+        os.mkdir(folder)
+        array = Array(self.kvof, folder, "--kv", "64MiB", "--block", f"{SIZE_MIB}MiB",
+                      "--block-bytes", "512", drive_size=DRIVE_SIZE)
+        try:
+            if self.tap.check("512: kvof serve --block-bytes 512 prints its ready line",
+                              array.is_ready(), array.why()):
+                self.namespace("512", array, 512, False)
+                dev = self.connect("512, fio", array, "-g -G")
+                if dev:
+                    self.fio("512", dev, "--rw=randwrite --bsrange=512-16k --size=4M --iodepth=32 "
+                             "--ioengine=io_uring --serialize_overlap=1")
+        finally:
+            self.guest.run("umount -l /mnt; nvme disconnect-all", 30)
+            array.stop()
+            shutil.rmtree(folder)
+
+    def again(self, array, options):
+        return Array(self.kvof, self.folder, *options, port=array.port, drive_size=DRIVE_SIZE)
+
     def runs(self):
         options = ["--kv", "64MiB", "--block", f"{SIZE_MIB}MiB"]
-        array = Array(self.kvof, self.folder, *options, drive_size="384MiB")
+        array = Array(self.kvof, self.folder, *options, drive_size=DRIVE_SIZE)
         try:
             if not self.tap.check("kvof serve --kv --block prints its ready line",
                                   array.is_ready(), array.why()):
                 return
             for part in suite.parts(self.blocks_4096, self.loads, self.side_by_side,
                                     self.reset_under_load, self.disconnect_under_load,
-                                    self.kill_under_load, self.kill_mounted):
+                                    self.come_and_go, self.kill_under_load, self.kill_mounted,
+                                    self.blocks_512):
                 array = part(array, options) or array
         finally:
             self.guest.run("umount -l /mnt; nvme disconnect-all", 30)
