@@ -185,6 +185,7 @@ static int shard_open_block(struct array *a, struct array_ns *n, unsigned shard,
 		.block_bytes = n->ns.block_bytes, .shard = shard, .shard_count = n->ns.shards,
 		.ack_durable = a->opts.ack_durable};
 
+	o.parts.keep_blocks = a->opts.keep_blocks;
 	memcpy(o.uuid, parts->uuid, sizeof(o.uuid));
 	return block_open(&o, n->shard[shard].loop, &n->shard[shard].block, report);
 }
@@ -366,7 +367,7 @@ static int first_namespaces(struct array *a, char why[512])
 	struct set_ns block = {.kind = SET_BLOCK, .bytes = w->block_size,
 		.block_bytes = w->block_bytes};
 	struct set_ns kv = {.kind = SET_KV, .nsid = 1, .cap_bytes = kv_cap(a, w->kv_bytes),
-		.evict = w->evict, .value_bytes_max = w->value_bytes_max};
+		.evict = w->evict, .stripe = !w->evict, .value_bytes_max = w->value_bytes_max};
 	bool has_kv = !w->kv_given || w->kv_bytes > 0;
 	const char *flag;
 	char said[256] = "";

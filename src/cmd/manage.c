@@ -145,6 +145,7 @@ static const char *ns_wrong(const json_t *request, struct set_ns *ns)
 {
 	const char *kind = text_of(request, "kind", "kv");
 	const char *full = text_of(request, "on_full", "evict");
+	const json_t *stripe = json_object_get(request, "stripe");
 	bool block = strcmp(kind, "block") == 0;
 
 	if (!block && strcmp(kind, "kv") != 0)
@@ -156,7 +157,7 @@ static const char *ns_wrong(const json_t *request, struct set_ns *ns)
 	if (number_of(request, "nsid") > TARGET_NAMESPACES)
 		return "nsid: 1 to 64";
 	ns->nsid = (uint32_t)number_of(request, "nsid");
-	ns->stripe = json_is_true(json_object_get(request, "stripe"));
+	ns->stripe = !block && (stripe != NULL ? json_is_true(stripe) : !ns->evict);
 	if (!block) {
 		uint64_t value = number_of(request, "value_bytes_max");
 
