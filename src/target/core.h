@@ -72,6 +72,7 @@ struct req {
 	bool answered, failed, shared, wants_buf;
 	bool guessed;                        /* Retrieve: its value is as long as the room, maybe */
 	bool pulls;                          /* its data comes by R2T */
+	bool small;                          /* shared, of lane->small_bytes */
 	bool moves, unproven;                /* shared, waits for the host; one not proven */
 	uint16_t bad_offset;                 /* byte of the SQE that was wrong, for the error log */
 	struct list_link link;               /* SHARE: seat->share_wait; PAGE: ctrl->page_wait */
@@ -266,7 +267,7 @@ struct lane {
 	struct list_link queues;
 	struct target_counts counts;         /* written here alone, read anywhere */
 	/* fair use of the pool: share.c */
-	uint64_t pool_bytes, leased_bytes, unproven_bytes;
+	uint64_t pool_bytes, leased_bytes, unproven_bytes, small_bytes;
 	struct list_link seats, waiters;     /* of struct seat; waiters: least served first out */
 	unsigned seat_count, buf_waits;      /* requests that wait for the pool itself */
 	struct loop_timer pressure;

@@ -9,12 +9,13 @@
  *	unproven      who has not yet moved what it asked for, or has stopped moving, holds one at a
  *	              time, and all such together half of the pool
  *	the pool      the last RESERVE_PART of it is for those who hold nothing
- *	small         of those who hold nothing, a request of at most SMALL_PART of the pool needs
- *	              nothing but room
+ *	small         ALL_SMALL_PART of the pool is for requests of at most SMALL_PART of it, of
+ *	              those who hold nothing: these wait for no other
  *
- * When there is room again, the one who holds least is served first, and nobody passes it: a large
- * value does not starve behind small ones. Requests of one controller keep their order. Data that
- * came in its capsule waits for no host; while it waits for room its connection is not read.
+ * When there is room again, the one who holds least is served first, and nobody passes it, but for
+ * the small ones in their part: a large value does not starve. Requests of one controller keep
+ * their order. Data that came in its capsule waits for no host; while it waits for room its
+ * connection is not read.
  *
  * Pressure: while a request waits, the connections that hold buffers and wait for their hosts are
  * looked at every PRESSURE_LOOK_NS. One on which no byte has moved between two looks is not proven
@@ -29,6 +30,7 @@
 
 #define RESERVE_PART 8
 #define SMALL_PART 64
+#define ALL_SMALL_PART 16
 #define PRESSURE_LOOK_NS (100 * NS_PER_MS)
 #define PRESSURE_STALL_PART 10
 
@@ -66,16 +68,26 @@ static bool waits_for_host(const struct req *req)
 	return req->pulls || req->kv.dir == NV_DATA_TO_HOST;
 }
 
+static bool room_for_small(const struct req *req)
+{
+	const struct seat *seat = req->queue->seat;
+	const struct lane *lane = seat->lane;
+
+	return seat->leased_bytes == 0 && req->share_bytes <= lane->pool_bytes / SMALL_PART &&
+	       lane->small_bytes + req->share_bytes <= lane->pool_bytes / ALL_SMALL_PART;
+}
+
 static enum room room_for(const struct req *req)
 {
 	const struct seat *seat = req->queue->seat;
 	const struct lane *lane = seat->lane;
 	uint64_t pool = lane->pool_bytes, bytes = req->share_bytes;
 	bool none = seat->leased_bytes == 0;
-	uint64_t reserve = none ? 0 : pool / RESERVE_PART;
+	uint64_t others = lane->leased_bytes - lane->small_bytes;
+	uint64_t kept = pool / ALL_SMALL_PART + (none ? 0 : pool / RESERVE_PART);
 
-	if (none && bytes <= pool / SMALL_PART)
-		return lane->leased_bytes + bytes <= pool ? ROOM : ROOM_NONE;
+	if (room_for_small(req))
+		return ROOM;
 	if (!none && seat->leased_bytes + bytes > pool / (lane->seat_count + 1))
 		return ROOM_NOT_MINE;
 	if (waits_for_host(req) && !seat->proven) {
@@ -84,7 +96,7 @@ static enum room room_for(const struct req *req)
 		if (lane->unproven_bytes > 0 && lane->unproven_bytes + bytes > pool / 2)
 			return ROOM_OTHERS;
 	}
-	if (lane->leased_bytes > 0 && lane->leased_bytes + bytes + reserve > pool)
+	if (others > 0 && others + bytes + kept > pool)
 		return ROOM_NONE;
 	return ROOM;
 }
@@ -118,6 +130,8 @@ static void share_admit(struct req *req)
 	struct seat *seat = req->queue->seat;
 
 	must(!req->shared && req->state == REQ_NEW && !list_linked(&req->link));
+	req->small = room_for_small(req);
+	seat->lane->small_bytes += req->small ? req->share_bytes : 0;
 	req->shared = true;
 	seat->leased_bytes += req->share_bytes;
 	seat->lane->leased_bytes += req->share_bytes;
@@ -153,6 +167,8 @@ static struct req *share_next(struct lane *lane)
 	LIST_FOR_EACH(link, &lane->waiters) {
 		struct req *req = seat_first(container_of(link, struct seat, wait_link));
 
+		if (req != NULL && room_for_small(req))
+			return req;
 		if (req == NULL || room_for(req) == ROOM_NOT_MINE || room_for(req) == ROOM_OTHERS)
 			continue;
 		if (best == NULL ||
@@ -190,8 +206,9 @@ void req_share_take(struct req *req, uint32_t bytes, void (*ready)(struct req *r
 	/* what it takes of the pool: whole blocks, and the record's header */
 	req->share_bytes = (uint32_t)bytes_round_up((uint64_t)bytes + 512, 4096);
 	req->ready = ready;
-	if (list_empty(&seat->share_wait) && list_empty(&seat->lane->waiters) &&
-	    room_for(req) == ROOM) {
+	if (list_empty(&seat->share_wait) &&
+	    (room_for_small(req) ||
+	     (list_empty(&seat->lane->waiters) && room_for(req) == ROOM))) {
 		share_admit(req);
 		return;
 	}
@@ -292,6 +309,11 @@ void req_share_give(struct req *req)
 		return;
 	moves_end(req);
 	req->shared = false;
+	if (req->small) {
+		must(lane->small_bytes >= req->share_bytes);
+		lane->small_bytes -= req->share_bytes;
+		req->small = false;
+	}
 	must(seat->leased_bytes >= req->share_bytes && lane->leased_bytes >= req->share_bytes);
 	must(req->queue->leased_bytes >= req->share_bytes);
 	seat->leased_bytes -= req->share_bytes;

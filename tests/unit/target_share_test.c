@@ -147,11 +147,14 @@ TEST(three_hosts_that_stop_reading_cost_a_quiet_one_nothing)
 TEST(so_many_that_they_hold_the_pool_are_closed_after_a_tenth_of_the_stall_time)
 {
 	struct fix f;
-	uint64_t large_ns;
+	uint64_t large_ns, small_ns;
 
 	share_open(&f);
 	large_ns = quiet_get_ns(&f, "larged", LARGE);
+	small_ns = quiet_get_ns(&f, "smallb", 4000);
 	hosts_get_stuck(&f, STUCK_MAX, false);
+	for (unsigned i = 0; i < 20; i++)              /* small values pass while others wait */
+		expect(quiet_get_ns(&f, "smallb", 4000) < 4 * small_ns + NS_PER_MS);
 	expect(quiet_get_ns(&f, "larged", LARGE) < PRESSED_NS + 2 * large_ns);
 	expect(quiet_get_ns(&f, "smallb", 4000) < PRESSED_NS);
 	share_close(&f, STUCK_MAX);
@@ -265,7 +268,7 @@ static uint64_t quiet_p99(struct fix *f)
 	return p99(ns, ARRAY_COUNT(ns));
 }
 
-TEST(a_flood_beside_a_quiet_host_keeps_its_p99_within_four_times)
+TEST(a_flood_beside_a_quiet_host_keeps_its_p99_within_twice)
 {
 	struct fix f;
 	uint64_t alone_ns, beside_ns;
@@ -279,7 +282,7 @@ TEST(a_flood_beside_a_quiet_host_keeps_its_p99_within_four_times)
 	beside_ns = quiet_p99(&f);
 	print_message("# quiet p99 %llu us alone, %llu us beside a flood\n",
 		      (unsigned long long)alone_ns / 1000, (unsigned long long)beside_ns / 1000);
-	expect(beside_ns < 4 * alone_ns);
+	expect(beside_ns < 2 * alone_ns);
 	flood_on = false;
 	for (unsigned i = 0; i < DEEP; i++)
 		expect_int(ask_wait(&f, &flood.ask[i]), NV_RAW_OK);
