@@ -41,6 +41,7 @@ struct array_opts {
 	unsigned host_count;
 	bool ack_durable, second_touch, keep_blocks;
 	uint32_t carry_percent;      /* STORE_CARRY_NONE */
+	unsigned drive_depth;        /* 0: measured */
 	uint64_t scrub_bytes;        /* a second and drive */
 	uint32_t segment_bytes;      /* 0: worked out */
 	/* of all shards and loops together; 0: the same */

@@ -219,6 +219,7 @@ static void fill_array_opts(struct serve *s)
 	if (o->carry_percent == 0)
 		o->carry_percent = STORE_CARRY_NONE;
 	o->keep_blocks = !config_bool(c, CONFIG_discard);
+	o->drive_depth = (unsigned)config_number(c, CONFIG_drive_depth);
 	o->scrub_bytes = config_number(c, CONFIG_scrub);
 	o->host = (const char *const *)c->value[CONFIG_allow_host].text;
 	o->host_count = c->value[CONFIG_allow_host].count;

@@ -958,3 +958,65 @@ void disk_read_many_now(struct disk *disk, struct disk_read_now *reads, unsigned
 	}
 	io_uring_queue_exit(&ring);
 }
+
+/* ---- how deep ---- */
+
+#define RATE_BYTES (128 * KiB)
+
+static uint64_t rate_clock_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * NS_PER_S + (uint64_t)ts.tv_nsec;
+}
+
+/* Batches of `depth` reads at places that jump about, for a while. 0: a read failed. */
+static uint64_t rate_at(struct disk *disk, uint8_t *memory, unsigned depth, uint64_t offset_bytes,
+			uint64_t places, uint64_t budget_ns)
+{
+	static const uint64_t stride = 2654435761u;
+	uint64_t began = rate_clock_ns(), took = 0, done = 0;
+	struct disk_read_now reads[MANY_FLYING];
+
+	must(depth <= MANY_FLYING && places > 0);
+	while (done == 0 || took < budget_ns) {
+		for (unsigned i = 0; i < depth; i++)
+			reads[i] = (struct disk_read_now){
+				.into = memory + i * RATE_BYTES, .bytes = RATE_BYTES,
+				.offset_bytes = offset_bytes + (done + i + depth) * stride %
+						places * RATE_BYTES};
+		disk_read_many_now(disk, reads, depth);
+		for (unsigned i = 0; i < depth; i++) {
+			if (reads[i].res != 0)
+				return 0;
+		}
+		done += depth;
+		took = rate_clock_ns() - began;
+	}
+	return took == 0 ? 0 : done * RATE_BYTES * NS_PER_S / took;
+}
+
+unsigned disk_rates_now(struct disk *disk, uint64_t offset_bytes, uint64_t bytes, uint64_t budget_ns,
+			struct disk_rate out[DISK_RATES_MAX])
+{
+	static const unsigned depths[DISK_RATES_MAX] = {1, 4, 16, 64};
+	uint64_t places = bytes / RATE_BYTES;
+	uint8_t *memory;
+	unsigned n = 0;
+
+	OBJ_CHECK(disk, RING_DISK_MAGIC);
+	must(budget_ns > 0 && bytes <= disk->info.bytes - offset_bytes);
+	if (disk->memory != NULL || places < MANY_FLYING)
+		return 0;
+	memory = loop_buffer_map(MANY_FLYING * RATE_BYTES);
+	for (; memory != NULL && n < DISK_RATES_MAX; n++) {
+		out[n] = (struct disk_rate){.depth = depths[n],
+			.bytes_per_s = rate_at(disk, memory, depths[n], offset_bytes, places,
+					       budget_ns / DISK_RATES_MAX)};
+		if (out[n].bytes_per_s == 0)
+			break;
+	}
+	loop_buffer_unmap(memory, MANY_FLYING * RATE_BYTES);
+	return n < DISK_RATES_MAX ? 0 : n;
+}

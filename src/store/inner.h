@@ -272,7 +272,7 @@ struct drive {
 
 	struct reading *reading;             /* [STORE_READS_MAX] */
 	struct list_link reading_free, reads, get_wait;
-	unsigned reading_busy;
+	unsigned reading_busy, read_depth;   /* depth: most of them; depth.h */
 	/* segments with loans; and of those the erased ones, which can't be used before the end */
 	uint32_t segments_lent, segments_held;
 

@@ -13,7 +13,8 @@ unsigned store_look(const struct store *st, struct store_look out[STORE_DRIVES_M
 		const struct drive *d = &st->drive[i];
 
 		out[i] = (struct store_look){
-			.path = d->path, .failed = d->failed, .missing = d->missing};
+			.path = d->path, .failed = d->failed, .missing = d->missing,
+			.depth = d->read_depth};
 		if (d->disk != NULL && !d->missing)
 			out[i].counts = *disk_counts(d->disk);
 	}

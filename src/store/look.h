@@ -9,6 +9,7 @@
 struct store_look {
 	const char *path;            /* the drive's; lives as long as the shard */
 	bool failed, missing;
+	unsigned depth;              /* reads in flight at most; 0: not bounded here */
 	struct disk_counts counts;   /* zero when missing */
 };
 

@@ -32,6 +32,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "store/attach.h"
+#include "store/depth.h"
 #include "store/inner.h"
 
 #define VALUE_BYTES_DEFAULT (8u << 20)
@@ -1236,6 +1237,7 @@ static int store_recover(struct opening *o)
 		return fail(o, -ENOMEM, "no memory to sort %u keys", index_count(st->index));
 	rc = logs_settle(o);
 	for (unsigned i = 0; i < st->drive_count && rc == 0; i++) {
+		depth_open(&st->drive[i]);
 		if (scrub_open(&st->drive[i]) != 0)
 			rc = fail(o, -ENOMEM, "drive %s: no memory", st->drive[i].path);
 	}

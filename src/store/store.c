@@ -420,7 +420,7 @@ static void reading_submit(struct reading *r)
 /* Gets of the drive that wait for a slot. */
 static void get_next(struct drive *d)
 {
-	while (!list_empty(&d->get_wait) && !list_empty(&d->reading_free)) {
+	while (!list_empty(&d->get_wait) && d->reading_busy < d->read_depth) {
 		struct list_link *link = list_pop_front(&d->get_wait);
 		struct store_op *op = container_of(link, struct store_op, link);
 		struct reading *r = container_of(list_pop_front(&d->reading_free), struct reading,

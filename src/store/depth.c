@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How many reads a drive has in flight at most: more than it takes with profit only makes each of
+ * them wait longer, and those who come later wait for all. Chosen at open by a short measurement
+ * that reads where the store's own values are, or set (store_opts.drive_depth). Control path.
+ */
+#include "store/depth.h"
+
+#include <inttypes.h>
+
+#include "base/log.h"
+#include "base/must.h"
+#include "store/inner.h"
+
+#define DEPTH_BUDGET_NS (8 * NS_PER_MS)      /* a drive; it is part of the time of an open */
+#define DEPTH_LEAST 16u                      /* values may be small, too */
+#define DEPTH_FACTOR 4u                      /* ... than what was measured with */
+#define GOOD_PERCENT 95u
+
+unsigned depth_choose(const struct disk_rate *rate, unsigned count)
+{
+	uint64_t best = 0;
+	unsigned depth = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		must(rate[i].depth > depth);
+		depth = rate[i].depth;
+		if (rate[i].bytes_per_s > best)
+			best = rate[i].bytes_per_s;
+	}
+	for (unsigned i = 0; i < count; i++) {
+		if (rate[i].bytes_per_s < best / 100 * GOOD_PERCENT)
+			continue;
+		depth = rate[i].depth * DEPTH_FACTOR;
+		return depth < DEPTH_LEAST ? DEPTH_LEAST :
+		       depth > STORE_READS_MAX ? STORE_READS_MAX : depth;
+	}
+	return STORE_READS_MAX;
+}
+
+/* The first and last segment that holds something. */
+static bool used_span(const struct drive *d, uint64_t *offset, uint64_t *bytes)
+{
+	uint32_t first = d->segment_count, last = 0;
+
+	for (uint32_t i = 0; i < d->segment_count; i++) {
+		if (d->segment[i].state != SEGMENT_SEALED)
+			continue;
+		first = first == d->segment_count ? i : first;
+		last = i;
+	}
+	if (first == d->segment_count)
+		return false;
+	*offset = fmt_segment_block(d->st->segment_bytes, first) << FMT_BLOCK_SHIFT;
+	*bytes = (uint64_t)(last + 1 - first) * d->st->segment_bytes;
+	return true;
+}
+
+void depth_open(struct drive *d)
+{
+	struct disk_rate rate[DISK_RATES_MAX];
+	uint64_t offset, bytes;
+	unsigned n = 0;
+
+	d->read_depth = STORE_READS_MAX;
+	if (d->failed)
+		return;
+	if (d->st->opts.drive_depth > 0)
+		d->read_depth = d->st->opts.drive_depth;
+	else if (used_span(d, &offset, &bytes))
+		n = disk_rates_now(d->disk, offset, bytes, DEPTH_BUDGET_NS, rate);
+	if (n > 0) {
+		d->read_depth = depth_choose(rate, n);
+		log_info("store drive %s: %u reads in flight at most; measured %" PRIu64 " MB/s "
+			 "with %u, %" PRIu64 " MB/s with %u", d->path, d->read_depth,
+			 rate[0].bytes_per_s / 1000000, rate[0].depth,
+			 rate[n - 1].bytes_per_s / 1000000, rate[n - 1].depth);
+	}
+	must(d->read_depth >= 1 && d->read_depth <= STORE_READS_MAX);
+}
