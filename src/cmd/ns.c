@@ -117,7 +117,8 @@ static int ns_create(int argc, char **argv)
 		{"block-bytes", CMD_BYTES, &block, "512|4096", "block size (4096)"},
 		{"on-full", CMD_TEXT, &on_full, "evict|refuse",
 		 "KV: a cache, or Store is refused (evict)"},
-		{"stripe", CMD_FLAG, &stripe, NULL, "KV: large values span the drives"},
+		{"stripe", CMD_FLAG, &stripe, NULL,
+		 "KV: large values span the drives (refuse: they do)"},
 		{"value-bytes-max", CMD_BYTES, &value, "SIZE", "KV: largest value (8MiB)"},
 		{.name = NULL}};
 	const struct cmd_opt common[] = {WHERE_OPTS(&w), {.name = NULL}};

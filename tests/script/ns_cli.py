@@ -239,6 +239,29 @@ def apart(d):
             assert two.io.list(b'', 4096)[1][:4] == bytes(4)
 
 
+@case('large values of object namespaces span the drives, and of caches where that is asked for')
+def striped(d):
+    with Served(d, '--kv', '0', drives=('mem,size=256MiB', 'mem,size=256MiB')) as a:
+        assert a.json('ns', 'create', '--size', '96MiB')['stripe'] is False
+        assert a.json('ns', 'create', '--size', '96MiB', '--stripe')['stripe'] is True
+        assert a.json('ns', 'create', '--size', '96MiB', '--on-full', 'refuse')['stripe'] is True
+        said = json.loads(a.raw(b'{"command": "ns create", "size_bytes": 100663296, "on_full": "refuse", '
+                                b'"stripe": false}\n'))
+        assert said['ok'] and said['stripe'] is False, said
+        data = bytes(range(256)) * 20000
+        with Host(a.port) as h:
+            for nsid in (1, 2, 3, 4):
+                c = h.queue(10 + nsid)
+                cid = c.next_cid()
+                c.send(c.capsule(kv(1, cid, b'large', len(data), nsid=nsid, dptr=sgl(0x5A, len(data)))))
+                status_ok(c.feed(cid, data))
+                answer, got = c.command(kv(2, c.next_cid(), b'large', len(data), nsid=nsid,
+                                           dptr=sgl(0x5A, len(data))))
+                status_ok(answer)
+                assert got == data, nsid
+                c.close()
+
+
 @each('L08 a namespace is removed under load within a second: the host', ['reads', 'stores', 'sends nothing'])
 def removed_under_load(d, what):
     with Served(d, '--kv', '64MiB') as a, Host(a.port) as other:
