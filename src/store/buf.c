@@ -302,6 +302,7 @@ void store_pool_take(struct buf_pool *p, struct store_buf_wait *w)
 
 bool store_pool_cancel(struct buf_pool *p, struct store_buf_wait *w)
 {
+	loop_must_own(p->loop);
 	if (!list_linked(&w->link))
 		return false;
 	list_remove(&w->link);
@@ -426,5 +427,6 @@ bool store_pool_close(struct buf_pool **pool)
 
 uint64_t store_pool_bytes(const struct buf_pool *p)
 {
+	must(p->block_count > 0 && p->free_blocks <= p->block_count);
 	return (uint64_t)p->block_count << FMT_BLOCK_SHIFT;
 }

@@ -135,6 +135,7 @@ static void op_there(struct store_op *op, int res)
 	struct op_trip *t = trip_of(op);
 	struct space *sp = t->space;
 
+	must(t->kind >= SPACE_PUT && t->kind <= SPACE_FLUSH && t->shard < sp->shard_count);
 	if (t->kind != SPACE_FLUSH || t->res == 0)
 		t->res = res;
 	if (t->kind == SPACE_FLUSH && t->shard + 1 < sp->shard_count) {
@@ -181,6 +182,7 @@ static void op_go(struct space *sp, struct loop *here, struct store_op *op, enum
 
 	OBJ_CHECK(sp, SPACE_MAGIC);
 	loop_must_own(here);
+	must(op->done != NULL && op->done != op_there);        /* not one that is on its way */
 	*t = (struct op_trip){.home = here, .space = sp, .done = op->done, .kind = kind};
 	if (kind != SPACE_FLUSH)
 		t->shard = space_shard_of(&op->key, sp->shard_count);
@@ -245,6 +247,7 @@ static void tour_on(struct tour *t, void (*home)(struct loop *, struct msg *))
 {
 	struct space *sp = t->space;
 
+	must(t->shard < sp->shard_count);
 	if (++t->shard < sp->shard_count) {
 		loop_post(sp->shard[t->shard].loop, &t->msg);
 		return;
@@ -265,6 +268,7 @@ static bool list_insert(struct space_list *l, const struct kv_key *key, uint32_t
 {
 	unsigned low = 0, high = l->filled;
 
+	must(l->filled <= l->key_count && key->len >= 1);
 	while (low < high) {
 		unsigned mid = (low + high) / 2;
 
@@ -356,6 +360,7 @@ static void stat_home(struct loop *here, struct msg *m)
 	struct space_stat *s = stat_of(m);
 
 	must(container_of(m, struct tour, msg)->home == here);
+	must(s->stat.drives_failed <= s->stat.drives);
 	s->done(s);
 }
 
