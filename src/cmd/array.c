@@ -596,6 +596,9 @@ static int set_begin(struct array *a, char why[512])
 
 	for (unsigned i = 0; i < a->opts.set.drive_count; i++)
 		a->was_there[i] = access(a->opts.set.drive[i].path, F_OK) == 0;
+	a->opts.set.old = (struct set_old){.keep = !a->opts.want.evict,
+		.value_bytes_max = a->opts.want.value_given ? a->opts.want.value_bytes_max : 0,
+		.cap_bytes = a->opts.want.kv_bytes};
 	if (rc == 0)
 		rc = set_open(&a->opts.set, a->set_loop, &a->set, &a->report);
 	if (rc == 0)

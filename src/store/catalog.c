@@ -119,8 +119,13 @@ enum fmt_super_verdict label_check(const uint8_t in[FMT_BLOCK_BYTES], uint64_t b
 		return bytes_all_zero(in, FMT_BLOCK_BYTES) ? FMT_SUPER_BLANK : FMT_SUPER_FOREIGN;
 	if (*version > CATALOG_VERSION)
 		return FMT_SUPER_NEWER;
-	if (*version < CATALOG_VERSION)
-		return fmt_super_check(in, block, &old);
+	if (*version < CATALOG_VERSION) {
+		enum fmt_super_verdict verdict = fmt_super_check(in, block, &old);
+
+		if (verdict == FMT_SUPER_OK)
+			*out = (struct label){.value_bytes_max = old.value_bytes_max};
+		return verdict;
+	}
 	if (!le32_same(l.crc, bytes_crc(&l, sizeof(l))) || le64_get(l.block) != block)
 		return FMT_SUPER_DAMAGED;
 	found = (struct label){

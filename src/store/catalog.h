@@ -57,13 +57,15 @@ struct label {
 	enum label_state state;
 	uint32_t slab_count, slot_blocks;
 	uint64_t write_count, drive_id, drive_bytes, slab_bytes, slabs_block;
+	uint32_t value_bytes_max;            /* of a superblock of version 1 */
 };
 
 /* Fills the geometry from drive_bytes. False: there is no room for a slab. */
 bool label_lay_out(struct label *l);
 /* out: one block, zeroed past the struct. */
 void label_write(uint8_t out[FMT_BLOCK_BYTES], const struct label *in, uint64_t block);
-/* FMT_SUPER_OK also for a superblock of version 1: then *version is 1 and *out is unchanged. */
+/* FMT_SUPER_OK also for a superblock of version 1: then *version is 1 and *out has no more than
+ * value_bytes_max. */
 enum fmt_super_verdict label_check(const uint8_t in[FMT_BLOCK_BYTES], uint64_t block,
 				   struct label *out, uint32_t *version);
 /* First block of a slot: at_end 0 before the slabs, 1 behind them. */

@@ -593,7 +593,7 @@ int set_ns_parts(struct set *s, uint32_t id, unsigned shard, struct loop *loop,
 	opts->degraded = s->degraded;
 	opts->replace = s->replace || !s->version_one;
 	opts->format = false;
-	opts->cap_bytes = 0;
+	opts->cap_bytes = s->old_cap_bytes;
 	opts->evict = n->ns.evict;
 	opts->stripe = n->ns.stripe;
 	if (n->ns.value_bytes_max != 0)

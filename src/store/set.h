@@ -71,6 +71,13 @@ struct set_opts {
 	/* nothing is written, nothing is made: for a check. No namespace may be created or removed;
 	 * parts are as they lie there */
 	bool look;
+	/* what the namespace of drives of version 1 is at this start: keep (no eviction),
+	 * value_bytes_max (0: as it was), cap_bytes (0: all) */
+	struct set_old {
+		bool keep;
+		uint32_t value_bytes_max;
+		uint64_t cap_bytes;
+	} old;
 };
 
 /**

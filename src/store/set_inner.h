@@ -38,6 +38,7 @@ struct set {
 	bool version_one, degraded, replace;
 	struct loop *loop;
 	unsigned shards, drive_count;
+	uint64_t old_cap_bytes;              /* version 1: as asked for at this start; 0: all */
 	uint8_t uuid[16];
 	struct member member[STORE_DRIVES_MAX];      /* as given */
 	struct member *drive[STORE_DRIVES_MAX];      /* in their places; NULL: missing */

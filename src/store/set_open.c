@@ -94,6 +94,7 @@ static int labels_read(struct opening *o, struct member *m)
 		m->verdict = FMT_SUPER_OK;
 		m->version = version;
 	} else if (m->verdict != FMT_SUPER_OK && verdict == FMT_SUPER_OK) {
+		m->label = second;
 		m->verdict = FMT_SUPER_OK;
 		m->version = version;
 	} else if (m->verdict != FMT_SUPER_OK && verdict == FMT_SUPER_NEWER) {
@@ -627,19 +628,30 @@ static int set_make(struct opening *o)
 /* --- the whole -------------------- */
 
 /* One namespace over whole drives; what it is called, and how large, is asked for at each start. */
-static void version_one_show(struct set *s)
+static void version_one_show(struct set *s, const struct set_old *old)
 {
 	struct catalog *c = &s->catalog;
+	struct set_ns *ns = &c->ns[0].ns;
 
 	s->shards = 1;
 	c->next_id = 1;
 	c->ns_count = 1;
-	c->ns[0].ns = (struct set_ns){.nsid = 1, .kind = SET_KV, .shards = 1, .evict = true};
+	*ns = (struct set_ns){.nsid = 1, .kind = SET_KV, .shards = 1, .evict = !old->keep,
+		.value_bytes_max = old->value_bytes_max};
 	c->subsys_used[0] = true;
 	for (unsigned i = 0; i < s->drive_count; i++) {
-		if (s->member[i].disk != NULL)
-			c->ns[0].ns.cap_bytes += disk_info(s->member[i].disk)->bytes;
+		const struct member *m = &s->member[i];
+
+		if (m->disk == NULL)
+			continue;
+		ns->cap_bytes += disk_info(m->disk)->bytes;
+		if (old->value_bytes_max == 0 && m->label.value_bytes_max > ns->value_bytes_max)
+			ns->value_bytes_max = m->label.value_bytes_max;
 	}
+	s->old_cap_bytes = old->cap_bytes;
+	if (old->cap_bytes != 0)
+		ns->cap_bytes = bytes_min(ns->cap_bytes, old->cap_bytes);
+	must(ns->value_bytes_max <= STORE_VALUE_BYTES_LIMIT);
 }
 
 static int open_known(struct opening *o)
@@ -681,7 +693,7 @@ static int open_steps(struct opening *o)
 		return set_make(o);
 	if (!o->set->version_one)
 		return open_known(o);
-	version_one_show(o->set);
+	version_one_show(o->set, &o->opts->old);
 	return 0;
 }
 

@@ -37,10 +37,10 @@ def kvof(*args):
 
 
 class Array:
-    def __init__(self, drive):
+    def __init__(self, drive, options=()):
         self.process = subprocess.Popen(
-            [KVOF, 'serve', '--listen', 'tcp://127.0.0.1:0', '--value-bytes-max', '512KiB',
-             '--drive', str(drive)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            [KVOF, 'serve', '--listen', 'tcp://127.0.0.1:0', *options, '--drive', str(drive)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         ready = re.match(r'ready (\S+)', self.process.stdout.readline())
         self.target = ready[1] if ready else None
 
@@ -52,7 +52,7 @@ class Array:
 def image_read(tap, name, drive):
     told = json.loads((DATA / f'{name}.json').read_text())
     for start in ('first', 'second'):
-        array = Array(drive)
+        array = Array(drive, told['serve'])
         if array.target is None:
             check(tap, f'{name}: the {start} start', False, array.stop()[0])
             return
