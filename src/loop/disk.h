@@ -112,8 +112,8 @@ struct disk_rate {
 /* How fast reads of 128 KiB from this place of the drive are, at rising depths; takes budget_ns
  * and one read more. Return: depths tried; 0 where there is nothing to measure (memory, a
  * simulated drive) or a read failed. */
-unsigned disk_rates_now(struct disk *disk, uint64_t offset_bytes, uint64_t bytes, uint64_t budget_ns,
-			struct disk_rate out[DISK_RATES_MAX]);
+unsigned disk_rates_now(struct disk *disk, uint64_t offset_bytes, uint64_t bytes,
+			uint64_t budget_ns, struct disk_rate out[DISK_RATES_MAX]);
 int disk_write_now(struct disk *disk, const void *from, uint64_t bytes, uint64_t offset_bytes);
 int disk_flush_now(struct disk *disk);
 int disk_discard_now(struct disk *disk, uint64_t bytes, uint64_t offset_bytes);

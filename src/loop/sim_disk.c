@@ -864,8 +864,8 @@ void disk_read_many_now(struct disk *disk, struct disk_read_now *reads, unsigned
 					     reads[i].offset_bytes);
 }
 
-unsigned disk_rates_now(struct disk *disk, uint64_t offset_bytes, uint64_t bytes, uint64_t budget_ns,
-			struct disk_rate out[DISK_RATES_MAX])
+unsigned disk_rates_now(struct disk *disk, uint64_t offset_bytes, uint64_t bytes,
+			uint64_t budget_ns, struct disk_rate out[DISK_RATES_MAX])
 {
 	OBJ_CHECK(disk, SIM_DISK_MAGIC);
 	must(budget_ns > 0 && bytes <= disk->info.bytes - offset_bytes && out != NULL);

@@ -997,8 +997,8 @@ static uint64_t rate_at(struct disk *disk, uint8_t *memory, unsigned depth, uint
 	return took == 0 ? 0 : done * RATE_BYTES * NS_PER_S / took;
 }
 
-unsigned disk_rates_now(struct disk *disk, uint64_t offset_bytes, uint64_t bytes, uint64_t budget_ns,
-			struct disk_rate out[DISK_RATES_MAX])
+unsigned disk_rates_now(struct disk *disk, uint64_t offset_bytes, uint64_t bytes,
+			uint64_t budget_ns, struct disk_rate out[DISK_RATES_MAX])
 {
 	static const unsigned depths[DISK_RATES_MAX] = {1, 4, 16, 64};
 	uint64_t places = bytes / RATE_BYTES;

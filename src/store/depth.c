@@ -22,6 +22,7 @@ unsigned depth_choose(const struct disk_rate *rate, unsigned count)
 	uint64_t best = 0;
 	unsigned depth = 0;
 
+	must(count <= DISK_RATES_MAX);
 	for (unsigned i = 0; i < count; i++) {
 		must(rate[i].depth > depth);
 		depth = rate[i].depth;
@@ -51,6 +52,7 @@ static bool used_span(const struct drive *d, uint64_t *offset, uint64_t *bytes)
 	}
 	if (first == d->segment_count)
 		return false;
+	must(first <= last && last < d->segment_count);
 	*offset = fmt_segment_block(d->st->segment_bytes, first) << FMT_BLOCK_SHIFT;
 	*bytes = (uint64_t)(last + 1 - first) * d->st->segment_bytes;
 	return true;

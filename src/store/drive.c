@@ -152,6 +152,7 @@ static void space_lacks(struct drive *d)
 {
 	uint64_t now = loop_now_ns(d->st->loop), last = d->no_space_ns;
 
+	must(!d->failed && now >= last);
 	d->no_space_ns = now;
 	if (last == 0 || now - last > STORE_TIGHT_NS)
 		return;

@@ -188,6 +188,7 @@ static bool entry_counts(struct drive *d, const struct fmt_entry *e)
 	struct index *ix = d->st->index;
 	uint32_t entry;
 
+	must(e->key_len >= 1 && e->key_len <= KV_KEY_BYTES_MAX);
 	s->key = (struct kv_key){.len = e->key_len};
 	memcpy(s->key.byte, e->key, sizeof(s->key.byte));
 	if (e->kind != FMT_PUT)
@@ -205,6 +206,7 @@ static void values_step(struct drive *d)
 	struct scrub *s = &d->scrub;
 	unsigned looks = 0;
 
+	must(s->entry <= s->entry_count && s->buf == NULL);
 	if (!same_segment(d))
 		s->entry = s->entry_count;
 	while (s->entry < s->entry_count && !entry_counts(d, &s->entries[s->entry])) {

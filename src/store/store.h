@@ -63,7 +63,7 @@ struct store_opts {
 	uint32_t carry_percent;
 	/* values stay in a small part of the drives until they are asked for; see policy.h */
 	bool second_touch;
-	unsigned drive_depth;        /* reads in flight, a drive; at most 256; 0: measured at open */
+	unsigned drive_depth;        /* reads in flight, a drive, at most 256; 0: measured */
 	uint64_t scrub_bytes;        /* read again a second and drive, at most; 0: no scrub */
 	bool keep_blocks;            /* do not discard what is free on the drives */
 	bool ack_durable;            /* put answers after a flush of its drive */
