@@ -7,7 +7,7 @@
  *     anything else is written: what this run writes can be told from leftovers of earlier ones
  *  3. of each segment read header and footer, the younger generation counts; below the drive's
  *     `oldest_generation` nothing does
- *  4. footers list their records; after the last one listed, segments that are not sealed are
+ *  4. footers, read many at a time, list their records; after the last one listed, segments that are not sealed are
  *     hopped over from record header to record header until one is not there, of another
  *     generation, or of an older mount
  *  5. records behind the last watermark (`durable_blocks`) were not flushed when the process died:
@@ -1236,6 +1236,12 @@ static int store_recover(struct opening *o)
 	if (index_settle(o) != 0)
 		return fail(o, -ENOMEM, "no memory to sort %u keys", index_count(st->index));
 	rc = logs_settle(o);
+	for (unsigned i = 0; i < st->drive_count; i++) {
+		const struct drive *d = &st->drive[i];
+
+		if (!d->missing)
+			o->report->metadata_bytes_read += disk_counts(d->disk)->read_bytes;
+	}
 	for (unsigned i = 0; i < st->drive_count && rc == 0; i++) {
 		depth_open(&st->drive[i]);
 		if (scrub_open(&st->drive[i]) != 0)
@@ -1352,7 +1358,6 @@ int store_open(const struct store_opts *opts, struct loop *loop, struct store **
 
 		store_stat(o.st, &stat);
 		report->keys = stat.keys;
-		report->metadata_bytes_read = stat.device_read_bytes;
 		snprintf(report->text, sizeof(report->text), "%" PRIu64 " keys on %u drives%s",
 			 stat.keys, stat.drives, o.fresh ? ", new" : "");
 		*out = o.st;

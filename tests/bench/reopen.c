@@ -45,11 +45,11 @@ struct shard {
 	int rc;
 };
 
-static uint64_t now_ns(void)
+static uint64_t now_ns(clockid_t clock)
 {
 	struct timespec ts;
 
-	clock_gettime(CLOCK_MONOTONIC, &ts);
+	clock_gettime(clock, &ts);
 	return (uint64_t)ts.tv_sec * NS_PER_S + (uint64_t)ts.tv_nsec;
 }
 
@@ -222,7 +222,7 @@ static void *shard_life(void *arg)
 	return NULL;
 }
 
-static uint64_t round_run(const struct plan *p, struct shard shard[SHARDS_MAX])
+static uint64_t round_run(const struct plan *p, struct shard shard[SHARDS_MAX], uint64_t *cpu)
 {
 	struct disk *drive[STORE_DRIVES_MAX];
 	pthread_t thread[SHARDS_MAX];
@@ -238,14 +238,16 @@ static uint64_t round_run(const struct plan *p, struct shard shard[SHARDS_MAX])
 		path_of(p, d, path);
 		must(disk_open(loop, path, &opts, &drive[d]) == 0);
 	}
-	began = now_ns();
+	began = now_ns(CLOCK_MONOTONIC);
+	*cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID);
 	for (unsigned i = 0; i < p->shards; i++) {
 		shard[i] = (struct shard){.plan = p, .drive = drive, .number = i};
 		must(pthread_create(&thread[i], NULL, shard_life, &shard[i]) == 0);
 	}
 	for (unsigned i = 0; i < p->shards; i++)
 		pthread_join(thread[i], NULL);
-	took = now_ns() - began;
+	took = now_ns(CLOCK_MONOTONIC) - began;
+	*cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID) - *cpu;
 	for (unsigned i = 0; i < p->shards; i++) {
 		loop_turn(shard[i].loop, 0);         /* taken over from the thread that ended */
 		shard_close(&shard[i]);
@@ -264,7 +266,16 @@ static uint64_t number_of(const char *text, const char *name, uint64_t unless)
 		strtoull(text + length + 1, NULL, 0) : unless;
 }
 
-static void report(const struct plan *p, const struct shard *shard, const uint64_t *took)
+static void numbers(const char *name, const uint64_t *ns, uint64_t count)
+{
+	printf(", \"%s\": [", name);
+	for (unsigned i = 0; i < count; i++)
+		printf("%s%.1f", i == 0 ? "" : ", ", (double)ns[i] / (double)NS_PER_MS);
+	printf("]");
+}
+
+static void report(const struct plan *p, const struct shard *shard, const uint64_t *took,
+		   const uint64_t *cpu)
 {
 	uint64_t keys = 0, read = 0, index = 0, room = 0, reads = 0;
 
@@ -279,12 +290,12 @@ static void report(const struct plan *p, const struct shard *shard, const uint64
 	       ", \"data_bytes\": %" PRIu64 ", \"drives\": %" PRIu64 ", \"shards\": %" PRIu64
 	       ", \"segment_bytes\": %" PRIu64 ", \"segments\": %" PRIu64
 	       ", \"metadata_bytes_read\": %" PRIu64 ", \"index_bytes_a_key\": %.2f"
-	       ", \"reopen_ms\": [", keys, p->value_bytes,
+	       , keys, p->value_bytes,
 	       keys * fmt_record_blocks((uint32_t)p->value_bytes) * FMT_BLOCK_BYTES, p->drives,
 	       p->shards, p->segment_bytes, reads, read, (double)index / (double)room);
-	for (unsigned i = 0; i < p->rounds; i++)
-		printf("%s%.1f", i == 0 ? "" : ", ", (double)took[i] / (double)NS_PER_MS);
-	printf("]}\n");
+	numbers("reopen_ms", took, p->rounds);
+	numbers("cpu_ms", cpu, p->rounds);
+	printf("}\n");
 }
 
 int main(int argc, char **argv)
@@ -292,7 +303,7 @@ int main(int argc, char **argv)
 	struct plan p = {.keys = 1000000, .value_bytes = 3000, .drives = 1, .shards = 1,
 			 .segment_bytes = 64, .rounds = 3};
 	struct shard shard[SHARDS_MAX];
-	uint64_t took[16];
+	uint64_t took[16], cpu[16];
 
 	if (argc < 2) {
 		fprintf(stderr, "usage: reopen FOLDER [keys=N] [bytes=N] [drives=N] [shards=N] "
@@ -313,8 +324,8 @@ int main(int argc, char **argv)
 	     p.drives <= STORE_DRIVES_MAX);
 	plan_make(&p);
 	for (unsigned i = 0; i < p.rounds; i++)
-		took[i] = round_run(&p, shard);
-	report(&p, shard, took);
+		took[i] = round_run(&p, shard, &cpu[i]);
+	report(&p, shard, took, cpu);
 	for (unsigned d = 0; d < p.drives; d++) {
 		char path[256];
 
