@@ -175,6 +175,7 @@ static int shard_open_kv(struct array *a, struct array_ns *n, struct shard *s,
 	o->keep_blocks = a->opts.keep_blocks;
 	o->drive_depth = a->opts.drive_depth;
 	o->scrub_bytes = share_of(a->opts.scrub_bytes, n->ns.shards);
+	o->write_budget_percent = a->opts.write_budget_percent;
 	o->pool = a->pool[loop];
 	return store_open(o, s->loop, &s->store, report);
 }

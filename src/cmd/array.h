@@ -43,6 +43,7 @@ struct array_opts {
 	uint32_t carry_percent;      /* STORE_CARRY_NONE */
 	unsigned drive_depth;        /* 0: measured */
 	uint64_t scrub_bytes;        /* a second and drive */
+	uint32_t write_budget_percent;
 	uint32_t segment_bytes;      /* 0: worked out */
 	/* of all shards and loops together; 0: the same */
 	uint64_t index_keys, buffer_bytes;

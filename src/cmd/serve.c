@@ -221,6 +221,7 @@ static void fill_array_opts(struct serve *s)
 	o->keep_blocks = !config_bool(c, CONFIG_discard);
 	o->drive_depth = (unsigned)config_number(c, CONFIG_drive_depth);
 	o->scrub_bytes = config_number(c, CONFIG_scrub);
+	o->write_budget_percent = (uint32_t)config_number(c, CONFIG_write_budget);
 	o->host = (const char *const *)c->value[CONFIG_allow_host].text;
 	o->host_count = c->value[CONFIG_allow_host].count;
 	w->kv_given = config_is_set(c, CONFIG_kv);

@@ -139,6 +139,7 @@ static void slot_read(struct carry_slot *slot)
 		d->carry_read_ns = loop_now_ns(d->st->loop);
 	d->carry_reads++;
 	d->carry_io++;
+	must(slot->entry < d->evict_entry_count && d->st->carry_owner == d);
 	slot->state = CARRY_READING;
 	disk_read(d->disk, &slot->io);
 }
@@ -231,6 +232,7 @@ static bool slot_current(struct carry_slot *slot)
 		return false;
 	}
 	/* A tombstone, of a key that has a newer value: that covers what is older as well. */
+	must(d->carry_sequence[slot->entry] == CARRY_CHOSEN);
 	if (slot->tombstone && entry == INDEX_NONE &&
 	    index_find(d->st->index, &key) != INDEX_NONE) {
 		slot_free(slot, CARRY_NOT);
@@ -396,6 +398,7 @@ static bool hurried(const struct drive *d)
 
 static void give_up_rest(struct drive *d)
 {
+	must(d->evict_state == EVICT_CARRY && d->carry_next <= d->evict_entry_count);
 	for (unsigned i = 0; i < CARRY_SLOTS; i++) {
 		if (d->carry[i].state == CARRY_READY)
 			slot_fail(&d->carry[i]);

@@ -35,6 +35,7 @@ static uint64_t oldest_unclean(const struct drive *d)
 {
 	uint64_t oldest = UINT64_MAX;
 
+	must(!d->failed);
 	for (uint32_t i = 0; i < d->segment_count; i++) {
 		const struct segment *seg = &d->segment[i];
 
@@ -80,7 +81,7 @@ uint32_t clean_victim(const struct drive *d, uint32_t least_blocks)
 	uint64_t oldest = oldest_unclean(d), gain_all = 0, blocks_all = 0;
 	uint32_t best = d->segment_count, best_gain = 0, first = d->segment_count;
 
-	must(least_blocks > 0);
+	must(least_blocks > 0 && !d->st->opts.evict);
 	for (uint32_t i = 0; i < d->segment_count; i++) {
 		const struct segment *seg = &d->segment[i];
 		uint32_t gain, kept;

@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "base/log.h"
 #include "store/inner.h"
@@ -80,6 +81,8 @@ int drive_init(struct drive *d)
 					  ? 0
 					  : d->st->opts.carry_percent;
 	d->no_discard = d->st->opts.keep_blocks;
+	budget_open(&d->budget, (uint64_t)d->segment_count * d->st->segment_bytes / 100 *
+		    d->st->opts.write_budget_percent, loop_now_ns(d->st->loop));
 	for (unsigned i = 0; i < STORE_LOGS; i++) {
 		d->log[i].drive = d;
 		list_init(&d->log[i].appends);
@@ -196,11 +199,28 @@ static bool better(const struct drive *a, const struct drive *b)
 	return a->placed_bytes / a->segment_count < b->placed_bytes / b->segment_count;
 }
 
+bool drive_may_write(struct drive *d, uint64_t bytes)
+{
+	if (d->budget.day_bytes == 0)
+		return true;
+	budget_update(&d->budget, disk_counts(d->disk)->write_bytes, loop_now_ns(d->st->loop));
+	return budget_allows(&d->budget, d->queued_bytes + bytes);
+}
+
+void drive_budget_note(const struct drive *d, struct fmt_segment_info *info)
+{
+	if (d->budget.day_bytes == 0)
+		return;
+	info->wall_s = (uint64_t)time(NULL);
+	info->budget_left = d->budget.left_bytes;
+}
+
 /* NULL: no drive is left, or none has room. */
 struct drive *drive_choose(struct store *st, struct store_op *op)
 {
 	uint32_t entry = index_find(st->index, &op->key);
 	struct drive *best = NULL;
+	bool best_may = false, may;
 
 	if (entry != INDEX_NONE) {
 		struct drive *d = &st->drive[index_place(st->index, entry).drive];
@@ -213,8 +233,11 @@ struct drive *drive_choose(struct store *st, struct store_op *op)
 
 		if (d->failed || (!st->opts.evict && !has_room(d, op)))
 			continue;
-		if (better(d, best))
+		may = drive_may_write(d, (uint64_t)op_blocks(op) << FMT_BLOCK_SHIFT);
+		if (best == NULL || (may == best_may ? better(d, best) : may)) {
 			best = d;
+			best_may = may;
+		}
 	}
 	st->place_next++;
 	return best;

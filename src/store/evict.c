@@ -253,6 +253,7 @@ static void victim_stays(struct drive *d, bool lucky)
 {
 	struct segment *seg = &d->segment[d->evict_segment];
 
+	must(d->evict_state == EVICT_READ && segment_is_clean(seg));
 	seg->main = true;
 	seg->lucky = lucky;
 	seg->turn = ++d->turn;
@@ -311,6 +312,8 @@ static bool values_choose(struct drive *d)
 		victim_stays(d, verdict == POLICY_LUCKY_STAYS);
 		return false;
 	}
+	if (!budget_allows_carry(&d->budget))
+		return true;
 	(void)policy_carry(&d->policy, &ps, d->evict_values, d->evict_entry_count);
 	for (uint32_t i = 0; i < d->evict_entry_count; i++) {
 		if (d->evict_values[i].carry)
@@ -357,6 +360,7 @@ static void victim_read(struct drive *d, int res)
 {
 	bool learnt = res == 0 && footer_learn(d);
 
+	must(d->evict_state == EVICT_READ && d->carry_busy == 0);
 	d->carry_left = 0;
 	if (!learnt && !d->st->opts.evict) {
 		d->carry_failed = true;
@@ -438,11 +442,13 @@ static void erase_step(struct drive *d)
 	};
 
 	must(seg->state == SEGMENT_EVICTING && d->evict_step < 2);
+	must(d->carry_busy == 0 && d->carry_left == 0);
 	if (d->evict_step == 0)
 		d->evict_generation = segment_generation(st);
 	info.generation = d->evict_generation;
 	if (info.oldest_generation == 0)
 		info.oldest_generation = info.generation;
+	drive_budget_note(d, &info);
 	/* The footer first: so one that says "sealed" may be believed without a look at the
 	 * header. */
 	if (d->evict_step == 0)
@@ -535,6 +541,7 @@ static bool discard_step(struct drive *d)
 /* A hint: where it fails the segment is as good as before. */
 static void discard_done(struct drive *d, int res)
 {
+	must(d->evict_io.bytes > 0 && d->evict_io.bytes <= DISCARD_BYTES);
 	d->evict_discarded += d->evict_io.bytes;
 	if (res == 0 && disk_counts(d->disk)->discards_refused == 0) {
 		d->st->count.discarded_bytes += d->evict_io.bytes;

@@ -128,6 +128,8 @@ static struct fmt_segment segment_of(const uint8_t magic[8], const struct fmt_pl
 		.entry_count = le32_of(in->entry_count),
 		.entries_crc = le32_of(in->entries_crc),
 		.mount = le32_of(in->mount),
+		.wall_s = le64_of(in->wall_s),
+		.budget_left = le64_of((uint64_t)in->budget_left),
 	};
 
 	memcpy(s.magic, magic, sizeof(s.magic));
@@ -164,6 +166,8 @@ static const char *segment_check(const uint8_t *in, const uint8_t magic[8],
 		.entry_count = le32_get(s.entry_count),
 		.entries_crc = le32_get(s.entries_crc),
 		.mount = le32_get(s.mount),
+		.wall_s = le64_get(s.wall_s),
+		.budget_left = (int64_t)le64_get(s.budget_left),
 	};
 	if (s.state < FMT_SEGMENT_ERASED || s.state > FMT_SEGMENT_SEALED)
 		return "state";

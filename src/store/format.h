@@ -82,7 +82,9 @@ struct fmt_segment {
 	le32 entry_count;                    /* footer */
 	le32 entries_crc;                    /* footer: of all entries, in order */
 	le32 mount;                          /* footer: of the last record listed or later */
-	uint8_t reserved[52];
+	le64 wall_s;                         /* when it was written; 0: without a write budget */
+	le64 budget_left;                    /* of the drive, in bytes, then; signed */
+	uint8_t reserved[36];
 };
 _Static_assert(sizeof(struct fmt_segment) == 128, "segment header is 128 bytes");
 _Static_assert(_Alignof(struct fmt_segment) == 1, "read in place");
@@ -203,6 +205,8 @@ struct fmt_segment_info {
 	enum fmt_segment_state state;
 	uint64_t generation, oldest_generation, sequence_base;
 	uint32_t used_blocks, entry_count, entries_crc, mount;
+	uint64_t wall_s;
+	int64_t budget_left;
 };
 
 void fmt_header_write(uint8_t out[FMT_BLOCK_BYTES], const struct fmt_place *at,

@@ -7,6 +7,7 @@
  *   segment.c   appending records to the open segment of a drive, sealing it, footers
  *   evict.c     freeing segments of a drive
  *   policy.c    which values of a cache namespace stay
+ *   budget.c    how much may be written to a drive in a day
  *   clean.c     which segment of an object namespace is worth cleaning
  *   carry.c     copying records of a segment that goes to the head of the log
  *   scrub.c     reading what is there, slowly, to find what went bad
@@ -29,6 +30,7 @@
 
 #include "loop/disk.h"
 #include "loop/loop.h"
+#include "store/budget.h"
 #include "store/buf.h"
 #include "store/format.h"
 #include "store/index.h"
@@ -305,6 +307,7 @@ struct drive {
 	uint8_t *evict_memory;               /* footer of the segment, then the erased header */
 	struct fmt_entry *evict_entries;
 	struct policy policy;
+	struct budget budget;
 	struct policy_value *evict_values;   /* [fmt_entries_max], as the two that follow */
 	uint64_t *carry_sequence;
 	struct carry_slot *carry;            /* [CARRY_SLOTS] */
@@ -498,6 +501,10 @@ void drive_io_result(struct drive *d, int res);
 bool drive_is_tight(const struct drive *d);
 void drive_flush(struct drive *d, struct flush_wait *w);
 bool drive_quiet(const struct drive *d);
+/* Within its daily budget, with what is queued. */
+bool drive_may_write(struct drive *d, uint64_t bytes);
+/* Remembers the budget in what is written anyway. */
+void drive_budget_note(const struct drive *d, struct fmt_segment_info *info);
 void drive_tick(struct loop_timer *t);
 void drive_tick_set(struct drive *d);        /* something of it is in flight */
 void drive_super_fill(const struct drive *d, struct fmt_super_info *out);

@@ -49,6 +49,7 @@ uint32_t policy_carry(struct policy *p, const struct policy_segment *s, struct p
 	uint64_t left = p->credit / 100;
 	uint32_t blocks = 0;
 
+	must(s->blocks > 0 && p->carry_percent <= POLICY_CARRY_PERCENT_MAX);
 	if (left > s->blocks / 2)
 		left = s->blocks / 2;
 	for (uint32_t i = 0; i < count; i++)
@@ -69,5 +70,6 @@ uint32_t policy_carry(struct policy *p, const struct policy_segment *s, struct p
 
 void policy_uncarried(struct policy *p, uint32_t blocks)
 {
+	must(p->credit <= UINT64_MAX / 2);
 	p->credit += (uint64_t)blocks * 100;
 }

@@ -886,6 +886,17 @@ static int segments_look(struct opening *o, struct drive *d, struct seg_found *f
 	return 0;
 }
 
+/* What was left of the write budget when the youngest segment was written last. */
+static void budget_recover(struct drive *d, const struct fmt_segment_info *youngest)
+{
+	uint64_t now_s = (uint64_t)time(NULL);
+
+	if (d->budget.day_bytes == 0 || youngest->wall_s == 0)
+		return;
+	budget_restore(&d->budget, youngest->budget_left,
+		       now_s > youngest->wall_s ? now_s - youngest->wall_s : 0);
+}
+
 static int drive_recover(struct opening *o, struct drive *d)
 {
 	struct seg_found *found = calloc(d->segment_count, sizeof(*found));
@@ -903,6 +914,8 @@ static int drive_recover(struct opening *o, struct drive *d)
 		for (uint32_t i = 0; i < d->segment_count; i++)
 			order[i] = i;
 		qsort_r(order, d->segment_count, sizeof(*order), order_by_generation, found);
+		if (d->segment_count > 0)
+			budget_recover(d, &found[order[d->segment_count - 1]].info);
 		segments_apply(o, d, found, order);
 	}
 	pages_free(o->tails, frames_bytes);

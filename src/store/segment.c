@@ -224,6 +224,7 @@ static int log_start(struct drive *d, enum op_kind kind)
 		.used_blocks = 1,
 		.mount = st->mount,
 	};
+	drive_budget_note(d, &info);
 	at = place_of(log, 0);
 	a = append_take(log, 0, 1);
 	fmt_header_write(a->page, &at, st->segment_bytes, &info);
@@ -619,6 +620,7 @@ void segment_footer_build(struct seg_log *log, uint32_t entries, uint32_t blocks
 		.mount = d->st->mount,
 	};
 
+	drive_budget_note(d, &info);
 	fmt_footer_write(out, &at, d->st->segment_bytes, &info, log->entries);
 }
 

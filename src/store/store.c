@@ -250,10 +250,14 @@ static void put_dispatch(struct store *st, struct store_op *op)
 	if (stripe_put(st, op))
 		return;
 	d = drive_choose(st, op);
-	if (d == NULL)
+	if (d == NULL) {
 		op_answer(op, st->drives_live == 0 ? -EIO : -ENOSPC);
-	else
+	} else if (!drive_may_write(d, (uint64_t)op_blocks(op) << FMT_BLOCK_SHIFT)) {
+		st->count.budget_refused++;
+		op_answer(op, -ENOSPC);
+	} else {
 		drive_queue(d, op);
+	}
 }
 
 static void delete_dispatch(struct store *st, struct store_op *op)
@@ -836,6 +840,8 @@ void store_stat(const struct store *st, struct store_stat *out)
 		out->device_write_bytes += disk_counts(d->disk)->write_bytes;
 		if (d->failed)
 			continue;
+		if (d->budget.left_bytes > 0)
+			out->budget_left_bytes += (uint64_t)d->budget.left_bytes;
 		out->capacity_bytes += (blocks << FMT_BLOCK_SHIFT) +
 				       (uint64_t)d->segment_count * st->segment_bytes;
 		for (uint32_t s = 0; s < d->segment_count; s++) {

@@ -65,6 +65,9 @@ struct store_opts {
 	bool second_touch;
 	unsigned drive_depth;        /* reads in flight, a drive, at most 256; 0: measured */
 	uint64_t scrub_bytes;        /* read again a second and drive, at most; 0: no scrub */
+	/* of its size, so much may be written to each drive in any day; 100 is one drive write a
+	 * day; 0: no limit */
+	uint32_t write_budget_percent;
 	bool keep_blocks;            /* do not discard what is free on the drives */
 	bool ack_durable;            /* put answers after a flush of its drive */
 	bool format;                 /* overwrite what is there */
@@ -151,9 +154,9 @@ struct store_op {
 	uint64_t space_lease[8];                     /* the space's, while in flight */
 };
 
-/* res: 0; -EEXIST (if absent); -ENOENT (if present); -ENOSPC; -EIO. Puts of one key take effect in
- * the order of the calls; a get sees every put acknowledged before it was called. Zero bytes are
- * a value. */
+/* res: 0; -EEXIST (if absent); -ENOENT (if present); -ENOSPC (full, or no write budget left); -EIO.
+ * Puts of one key take effect in the order of the calls; a get sees every put acknowledged before
+ * it was called. Zero bytes are a value. */
 void store_put(struct store *st, struct store_op *op);
 /* res: 0, buf holds min(want_bytes, value_bytes); -ENOENT; -EBADMSG (checksum: the entry is
  * dropped); -EIO; -EBUSY: the value takes another number of blocks than the caller's buffer, and

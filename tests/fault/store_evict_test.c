@@ -430,6 +430,56 @@ TEST(a_tombstone_is_carried_while_an_older_segment_holds_what_it_covers)
 	rig_end(&g);
 }
 
+/* --- the daily write budget ------------------------------------------------------------ */
+
+static bool never(void *arg)
+{
+	return false;
+}
+
+static uint32_t puts_until_refused(struct rig *g, uint32_t *next)
+{
+	uint32_t n = 0;
+
+	while (rig_put(g, *next, 1, VALUE) == 0) {
+		(*next)++;
+		n++;
+	}
+	return n;
+}
+
+TEST(a_spent_write_budget_refuses_stores_serves_the_rest_and_survives_a_restart)
+{
+	struct rig g;
+	uint32_t next = 0, n;
+	struct store_stat stat;
+
+	rig_begin(&g, 40, 2, 16 * MiB);
+	g.opts.segment_bytes = 1 << 20;
+	g.opts.index_keys_max = 10000;
+	g.opts.write_budget_percent = 800;           /* 120 MiB a day each, 30 MiB at once */
+	expect_int(rig_open(&g), 0);
+	n = puts_until_refused(&g, &next);
+	stat = rig_stat(&g);
+	printf("# %u values of %u bytes until %llu were refused, %llu KiB of budget left\n", n,
+	       VALUE, (unsigned long long)stat.budget_refused,
+	       (unsigned long long)stat.budget_left_bytes / 1024);
+	expect(stat.device_write_bytes <= 61 * MiB && stat.device_write_bytes > 55 * MiB);
+	expect_int(stat.budget_refused, 1);
+	expect_int(stat.no_space, 1);
+	expect_int(rig_put(&g, next - 1, 2, VALUE), -ENOSPC);        /* the old value stays */
+	expect_int(rig_get(&g, next - 1, 1, VALUE), 0);
+	expect_int(rig_delete(&g, next - 2), 0);
+	rig_close(&g);
+	expect_int(rig_open(&g), 0);
+	expect(puts_until_refused(&g, &next) < n / 20);
+	expect_int(rig_get(&g, next - 10, 1, VALUE), 0);
+	(void)sim_run_until(never, NULL, UINT64_C(3600) * NS_PER_S);
+	n = puts_until_refused(&g, &next);           /* 2 * 90 MiB / 24 came in */
+	expect(n > 100 && n < 140);
+	rig_end(&g);
+}
+
 /* --- discard --------------------------------------------------------------------------- */
 
 TEST(what_is_free_is_discarded_and_nothing_else)
