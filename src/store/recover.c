@@ -7,9 +7,9 @@
  *     anything else is written: what this run writes can be told from leftovers of earlier ones
  *  3. of each segment read header and footer, the younger generation counts; below the drive's
  *     `oldest_generation` nothing does
- *  4. footers, read many at a time, list their records; after the last one listed, segments that are not sealed are
- *     hopped over from record header to record header until one is not there, of another
- *     generation, or of an older mount
+ *  4. footers, read many at a time, list their records; after the last one listed, segments that
+ *     are not sealed are hopped over from record header to record header until one is not there, of
+ *     another generation, or of an older mount
  *  5. records behind the last watermark (`durable_blocks`) were not flushed when the process died:
  *     their payload is read and compared; the first that is not whole ends the segment
  *  6. the youngest unsealed segment of a drive is appended to again, the others are sealed
