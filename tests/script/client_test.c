@@ -667,7 +667,7 @@ TEST(wrong_arguments_are_refused_and_nothing_is_started)
 	expect_int(kvof_client_submit(t.client, &req, 0, 0, &batch), -EINVAL);
 	expect_int(kvof_client_submit(t.client, &req, 1, 0, NULL), -EINVAL);
 	expect_int(kvof_client_wait(t.client, &req, 1, 0, NULL), -EINVAL);
-	req.op = 4;
+	req.op = KVOF_CLIENT_COMPARE + 1;
 	expect_int(kvof_client_wait(t.client, &req, 1, 0, &res), -EINVAL);
 	req.op = KVOF_CLIENT_EXIST;
 	req.flags = KVOF_CLIENT_IF_ABSENT;
