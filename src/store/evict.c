@@ -42,21 +42,16 @@ static bool dead(const struct segment *seg)
 	return seg->state == SEGMENT_SEALED && seg->live_count == 0 && seg->tombstone_count == 0;
 }
 
+/* Segments that have not stayed yet have more than their share; there is one to be looked at. */
 static bool on_probation(const struct drive *d)
 {
-	uint32_t young = 0, used = 0;
+	uint32_t young = 0;
 
 	if (!d->st->opts.second_touch)
 		return false;
-	for (uint32_t i = 0; i < d->segment_count; i++) {
-		const struct segment *seg = &d->segment[i];
-
-		if (seg->state != SEGMENT_OPEN && seg->state != SEGMENT_SEALED)
-			continue;
-		used++;
-		young += !seg->main;
-	}
-	return young * 100 > d->segment_count * POLICY_PROBATION_PERCENT && used > 0;
+	for (uint32_t i = 0; i < d->segment_count; i++)
+		young += d->segment[i].state == SEGMENT_SEALED && !d->segment[i].main;
+	return young * 100 > d->segment_count * POLICY_PROBATION_PERCENT;
 }
 
 /* segment_count: none. */

@@ -130,6 +130,25 @@ TEST(two_large_scans_do_not_flush_a_hot_set_however_it_was_asked_for)
 	expect(after_scans(BY_EXIST, 200, false, true) > 0.9);
 }
 
+TEST(second_touch_on_few_segments_all_of_them_hot_refuses_nothing)
+{
+	struct rig g;
+
+	for (uint64_t mib = 5; mib < 12; mib++) {
+		rig_begin(&g, mib, 1, mib * MiB);
+		g.opts.segment_bytes = 1 << 20;
+		g.opts.second_touch = true;
+		expect_int(rig_open(&g), 0);
+		for (uint32_t i = 0; i < 600; i++) {
+			expect_int(rig_put(&g, i, 1, VALUE), 0);
+			for (uint32_t k = i < 200 ? 0 : i - 200; k <= i; k++)
+				(void)rig_exists(&g, k);
+		}
+		expect(rig_stat(&g).kept_segments > 20 && rig_stat(&g).evicted_segments > 20);
+		rig_end(&g);
+	}
+}
+
 TEST(a_store_that_is_asked_for_nothing_is_first_in_first_out)
 {
 	struct rig g;
