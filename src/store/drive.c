@@ -157,6 +157,9 @@ static void space_lacks(struct drive *d)
 
 	must(!d->failed && now >= last);
 	d->no_space_ns = now;
+#ifdef KVOF_PLANT_FULL_DRIVE_CHOSEN
+	last = 0;                                    /* planted fault */
+#endif
 	if (last == 0 || now - last > STORE_TIGHT_NS)
 		return;
 	if (d->tight_until_ns == 0)
@@ -660,9 +663,11 @@ static bool tick_drive(struct drive *d, uint64_t now)
 		return false;
 	if (oldest != UINT64_MAX && now > oldest && now - oldest > STORE_IO_LIMIT_NS)
 		d->fail_why = "no answer within 10 s";
+#ifndef KVOF_PLANT_STALL_ENDURED
 	if (oldest != UINT64_MAX && now > oldest + STORE_STALL_NS &&
 	    now > d->answered_ns + STORE_STALL_NS)
 		readings_abandon(d);
+#endif
 	/* Quiet since the last tick: flush, and list what is there, so that a restart verifies
 	 * nothing. */
 	idle = d->append_busy == 0 && d->writes_at_tick == placed;

@@ -382,9 +382,6 @@ static void settled(struct drive *d, int res)
 		victim_spare(d);             /* at once again, if the drive still lives */
 		return;
 	}
-#ifdef KVOF_PLANT_EVICT_DROPS_EARLY
-	victim_drop(d);                      /* planted fault */
-#endif
 	d->evict_forced = false;
 	d->evict_step = 0;
 	evict_go(d, EVICT_ERASE);

@@ -245,6 +245,9 @@ static void value_read(struct drive *d, int res)
 		return;
 	s->attempts = 0;
 	s->entry++;
+#ifdef KVOF_PLANT_SCRUB_BLIND
+	wrong = NULL;                                /* planted fault */
+#endif
 	if (wrong == NULL)
 		return;
 	found_bad(d, "value", s->place.block, wrong);

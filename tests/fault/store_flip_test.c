@@ -273,3 +273,37 @@ TEST(any_byte_of_a_whole_drive_of_a_killed_process_flipped_costs_at_most_one_val
 {
 	flips_whole(true);
 }
+
+/* --- a header in an open segment -------------------- */
+
+TEST(a_header_that_goes_bad_after_a_kill_costs_its_record_where_a_later_one_vouches_for_it)
+{
+	for (unsigned field = 0; field < 6; field++) {
+		static const unsigned at[] = {0, 8, 16, 24, 64, 100};    /* the length is at 64 */
+		struct rig g;
+		struct index_place p;
+		struct kv_key key = rig_key(5);
+		uint8_t *medium;
+		unsigned lost = 0;
+
+		rig_begin(&g, 20 + field, 1, 16 * MiB);
+		expect_int(rig_open(&g), 0);
+		for (uint32_t i = 0; i < 12; i++)
+			expect_int(rig_put(&g, i, 1, 20000), 0);
+		expect_int(rig_flush(&g), 0);
+		for (uint32_t i = 12; i < 20; i++)
+			expect_int(rig_put(&g, i, 1, 20000), 0);
+		p = index_place(g.st->index, index_find(g.st->index, &key));
+		rig_crash(&g, true);
+		medium = sim_disk_bytes("drive0", NULL) + ((uint64_t)p.block << FMT_BLOCK_SHIFT);
+		expect_mem(medium, "KVOFRECD", 8);
+		medium[at[field]] ^= 0x40;
+		expect_int(rig_open(&g), 0);
+		for (uint32_t i = 0; i < 20; i++)
+			lost += rig_get(&g, i, 1, 20000) != 0;
+		printf("# byte %u of a header: %u lost\n", at[field], lost);
+		expect_int(rig_get(&g, 5, 1, 20000), -ENOENT);
+		expect_int(lost, 1);
+		rig_end(&g);
+	}
+}

@@ -45,9 +45,6 @@ PLANTS = {
     'delete_not_logged': (
         'tests/unit/store_store_test',
         'an_overwrite_replaces_and_a_delete_removes_also_after_reopening'),
-    'evict_drops_early': (
-        'tests/fault/store_fault_test',
-        'what_an_eviction_cut_short_left_behind_does_not_come_back_after_a_delete'),
     'head_before_parts': (
         'tests/fault/store_stripe_test',
         'a_power_cut_at_every_write_leaves_the_old_value_or_the_new'),
@@ -74,6 +71,21 @@ PLANTS = {
         'tests/unit/store_block_format_test', 'a_page_of_which_a_part_is_older_is_not_believed'),
     'block_zero_long': (
         'tests/fault/store_block_test', 'what_is_read_is_what_was_written_last'),
+    'new_drive_believed_at_once': (
+        'tests/fault/store_drive_test',
+        'a_crash_at_any_write_of_taking_a_drive_in_loses_nothing_of_the_others'),
+    'orphan_listed': (
+        'tests/fault/store_fault_test',
+        'a_write_that_failed_and_landed_all_the_same_does_not_come_back_after_a_delete'),
+    'scrub_blind': (
+        'tests/fault/store_scrub_test',
+        'values_that_went_bad_are_found_and_dropped_and_no_others'),
+    'full_drive_chosen': (
+        'tests/fault/store_drive_test',
+        'drives_that_share_a_full_file_system_evict_below_their_cap_and_refuse_none'),
+    'stall_endured': (
+        'tests/fault/store_fault_test',
+        'a_drive_that_stalls_ends_its_gets_in_time_and_loses_nothing_when_it_goes_on'),
     'flush_left_out': (
         'tests/fault/store_crash_test',
         'a_power_cut_at_every_write_loses_nothing_that_was_flushed'),
