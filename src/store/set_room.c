@@ -156,9 +156,15 @@ static int plan_kv(const struct set *s, const struct set_ns *want, struct set_pl
 		room_drop_one(&r);
 	must(r.drives > 0);
 	short_by = spread(&r, bytes / plan->shards, plan->part_bytes) * plan->shards;
-	if (want->cap_bytes != 0 && short_by > slack)
+	if (want->cap_bytes == 0 || short_by <= slack)
+		return 0;
+	if (r.drives == drives)
 		return too_large(s, bytes, why);
-	return 0;
+	snprintf(why, 256, "too small for %u drives: with values of up to %u bytes a part takes %"
+		 PRIu64 " bytes at least, and one drive alone has not %" PRIu64
+		 " free; ask for more, or for smaller values", drives, want->value_bytes_max, least,
+		 bytes);
+	return -ENOSPC;
 }
 
 /* Each part holds its share of the blocks and the map of it. */

@@ -166,6 +166,19 @@ TEST(hosts_of_a_subsystem_are_kept_and_go_with_it)
 	set_rig_end(&r);
 }
 
+TEST(a_size_too_small_for_its_drives_and_too_large_for_one_says_so)
+{
+	struct set_ns ns = {.kind = SET_KV, .cap_bytes = 40 * MiB, .value_bytes_max = 6 * MiB};
+	struct set_rig r;
+
+	set_rig_begin(&r, 1, 2, 32 * MiB);
+	expect_int(set_rig_open(&r), 0);
+	expect_int(set_subsys_create(r.set, "nqn.x:a", &ns.subsys, r.why), 0);
+	expect_int(set_ns_create(r.set, &ns, r.why), -ENOSPC);
+	expect(strstr(r.why, "too small for 2 drives") != NULL);
+	set_rig_end(&r);
+}
+
 /* --- what is refused -------------------- */
 
 static void refused(struct set_rig *r, int rc, const char *word)
