@@ -8,7 +8,7 @@
 #   setup, cleanup     before and after a case; each setup is noted in calls
 set -u
 state=/var/tmp/kvof-blktests
-nqn=blktests-subsystem-1
+nqn=nqn.2026-11.io.kvof:blktests
 mkdir -p "$state"
 
 serve_start() {

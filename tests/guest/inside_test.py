@@ -13,6 +13,7 @@ import sys
 
 import suite
 from array_host import HOSTID, HOSTNQN, MIB, NQN, Steps
+from block_device import VERIFY
 from block_host_test import FIND
 
 DRIVE_MIB = 192
@@ -327,6 +328,96 @@ class Judge(Steps):
                        (there, missed, other) == (0, COPIES, 0), self.why((there, missed, why)))
         self.stop(f"{name}, all drives", "TERM")
 
+    # ---- blocks --------------------------------------------------------------------------------
+
+    BLOCKS = ["--format", "--kv", "128MiB", "--block", "64MiB"]
+
+    def flushes(self):
+        """What the host asks to be durable is flushed at the drives, as their kernel counts it."""
+        name = "flush"
+        self.start(name, NAMES, *self.BLOCKS)
+        if not self.attach(name):
+            return
+        drives = " ".join(self.paths.values())
+        count = f"""
+            flushed() {{
+                for d in {drives}; do awk '{{print $16}}' /sys/block/$(basename $d)/stat; done |
+                    awk '{{s += $1}} END {{print s}}'
+            }}
+            wait_for 'block_of {NQN} 2 >/dev/null'
+            b=$(block_of {NQN} 2)
+            head -c 8388608 /dev/urandom >/tmp/in
+            dd if=/tmp/in of=$b bs=1M oflag=direct 2>/dev/null
+            nvme flush $b >/dev/null
+            a=$(flushed)"""
+        self.inside(f"{name}: writes alone flush no drive", count + """
+            dd if=/tmp/in of=$b bs=1M oflag=direct 2>/dev/null
+            echo more $(($(flushed) - a))""", r"^more [0-4]$")
+        self.inside(f"{name}: nvme flush reaches all four drives", count + """
+            dd if=/tmp/in of=$b bs=1M oflag=direct 2>/dev/null
+            nvme flush $b
+            echo more $(($(flushed) - a))""", r"^more ([4-9]|\d\d+)$")
+        self.inside(f"{name}: fsync of a file reaches a drive", count + """
+            dd if=/tmp/in of=$b bs=4k count=1 conv=fsync,notrunc 2>/dev/null
+            echo more $(($(flushed) - a))""", r"^more [1-9]\d*$")
+        self.inside(f"{name}: a write with FUA reaches a drive", count + """
+            nvme write $b -f -s 64 -c 0 -z 4096 -d /tmp/in
+            echo more $(($(flushed) - a))""", r"^more [1-9]\d*$")
+        self.inside(f"{name}: fio --verify with fsync and digests over the guest's loopback", f"""
+            {VERIFY} --filename=$(block_of {NQN} 2) --rw=randwrite --bs=16k --size=16M \
+                --iodepth=8 --ioengine=libaio --fsync=16""", "err= 0", seconds=120)
+        self.stop(name, "TERM")
+
+    def block_pull(self):
+        """A drive goes under a block namespace: its chunks fail, all others are right."""
+        name = "blocks, a drive unplugged"
+        self.start(name, NAMES, *self.BLOCKS)
+        if not self.attach(name):
+            return
+        self.inside(f"{name}: 64 MiB written", f"""
+            wait_for 'block_of {NQN} 2 >/dev/null'
+            head -c 67108864 /dev/urandom >/tmp/in
+            dd if=/tmp/in of=$(block_of {NQN} 2) bs=1M oflag=direct 2>/dev/null""")
+        self.sh(f"""
+            trap '' PIPE; rm -f /tmp/fio.end
+            (fio --name=r --filename=$(block_of {NQN} 2) --rw=randread --bs=64k --iodepth=8 \
+                --ioengine=libaio --direct=1 --thread --time_based --runtime=10 \
+                --continue_on_error=io --ignore_error=EIO:EREMOTEIO >/tmp/fio 2>&1
+            echo $? >/tmp/fio.end) &""")
+        self.sh(f"echo 1 >$(pci_of {self.paths['c']})/remove", 30)
+        output = self.inside(f"{name}: every chunk is right or fails, at once", f"""
+            timeout 100 dd if=$(block_of {NQN} 2) of=/tmp/out bs=256k count=256 iflag=direct \\
+                conv=noerror,sync 2>/tmp/err
+            [ $? = 124 ] && echo hangs
+            head -c 262144 /dev/zero >/tmp/zero; good=0; bad=0; wrong=0; n=0
+            while [ $n -lt 256 ]; do
+                if cmp -s -i $((n * 262144)) -n 262144 /tmp/in /tmp/out; then
+                    good=$((good + 1))
+                elif cmp -s -i $((n * 262144)):0 -n 262144 /tmp/out /tmp/zero; then
+                    bad=$((bad + 1))
+                else
+                    wrong=$((wrong + 1))
+                fi
+                n=$((n + 1))
+            done
+            echo good $good bad $bad wrong $wrong errors $(grep -c 'error reading' /tmp/err)""",
+                              r"^good \d+ bad \d+ wrong 0 errors [1-9]", seconds=200)
+        told = re.search(r"^good (\d+) bad (\d+)", output, re.M)
+        good, bad = map(int, told.groups()) if told else (0, 0)
+        self.tap.check(f"{name}: a quarter of the chunks is lost, and no more",
+                       good + bad == 256 and 1 <= bad <= 77 and "hangs" not in output,
+                       f"{output}\n{self.why({})}")
+        self.tap.say(f"{good} of 256 chunks are right, {bad} fail")
+        self.inside(f"{name}: blocks on the other drives can be written", f"""
+            b=$(block_of {NQN} 2); n=0; good=0
+            while [ $n -lt 16 ]; do
+                dd if=/tmp/in of=$b bs=256k seek=$n skip=9 count=1 oflag=direct conv=notrunc \
+                    2>/dev/null && good=$((good + 1))
+                n=$((n + 1))
+            done
+            echo good $good""", r"^good ([8-9]|1\d)$")
+        self.stop(name, "KILL")
+
     def pulls(self):
         name = "unplugged"
         if self.pulled(name, "b", lambda: self.guest.ask_qemu("device_del", id="b")):
@@ -336,13 +427,21 @@ class Judge(Steps):
         self.pulled(name, "d", lambda: self.sh(f"echo 1 >$(pci_of {self.paths['d']})/remove", 30))
         self.stop(name, "KILL")
 
+    def rescanned(self):
+        """The drive that the kernel removed is found again."""
+        self.inside("a removed drive is found again", """
+            echo 1 >/sys/bus/pci/rescan
+            wait_for 'drive_of d'""")
+        self.paths["d"] = self.sh("drive_of d")[1].strip()
+
 
 def run(guest, tap, kvof, work):
     judge = Judge(guest, tap, kvof, work)
     judge.itself()
     if not kvof or not judge.restarts():
         return
-    for part in suite.parts(judge.exclusive, judge.trim, judge.pulls):
+    for part in suite.parts(judge.exclusive, judge.trim, judge.flushes, judge.pulls,
+                            judge.rescanned, judge.block_pull):
         part()
 
 
