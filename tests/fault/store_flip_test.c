@@ -223,17 +223,21 @@ static void flip_read(struct image *im, uint64_t at)
 	im->flips++;
 }
 
-/* Superblocks, headers and footers of segments, and of the records in them. */
+/* The structs: superblocks, headers and footers of segments, and headers of records. What fills
+ * their blocks up is no part of it. */
 static bool is_metadata(const struct image *im, uint64_t at)
 {
 	uint64_t block = at >> FMT_BLOCK_SHIFT, blocks = im->segment_bytes >> FMT_BLOCK_SHIFT;
-	uint64_t in = (block - FMT_FIRST_SEGMENT_BLOCK) % blocks;
+	uint64_t in = (block - FMT_FIRST_SEGMENT_BLOCK) % blocks, byte = at % FMT_BLOCK_BYTES;
+	uint64_t footer = sizeof(struct fmt_segment) + blocks * sizeof(struct fmt_entry);
 
 	if (block < FMT_FIRST_SEGMENT_BLOCK || block == (im->bytes >> FMT_BLOCK_SHIFT) - 1)
-		return block == 0 || block >= FMT_FIRST_SEGMENT_BLOCK;
-	return in == 0 || in == blocks - 1 ||
-	       (at % FMT_BLOCK_BYTES < sizeof(struct fmt_record) &&
-		memcmp(im->copy + (block << FMT_BLOCK_SHIFT), "KVOFRECD", 8) == 0);
+		return byte < sizeof(struct fmt_super) &&
+		       (block == 0 || block >= FMT_FIRST_SEGMENT_BLOCK);
+	if (in == 0 || in == blocks - 1)
+		return byte < (in == 0 ? sizeof(struct fmt_segment) : footer);
+	return byte < sizeof(struct fmt_record) &&
+	       memcmp(im->copy + (block << FMT_BLOCK_SHIFT), "KVOFRECD", 8) == 0;
 }
 
 static void flips_whole(bool killed)
