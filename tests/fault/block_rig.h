@@ -8,8 +8,8 @@
  * overlap, so each read has one right answer. After a kill a sector is what it was, or what was
  * being written; after a power cut, anything from base on.
  */
-#ifndef KVOF_TESTS_BLOCK_RIG_H
-#define KVOF_TESTS_BLOCK_RIG_H
+#ifndef KVOF_TESTS_FAULT_BLOCK_RIG_H
+#define KVOF_TESTS_FAULT_BLOCK_RIG_H
 
 #include <errno.h>
 #include <inttypes.h>

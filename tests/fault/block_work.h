@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random work on a block namespace: several operations at once that never overlap. */
-#ifndef KVOF_TESTS_BLOCK_WORK_H
-#define KVOF_TESTS_BLOCK_WORK_H
+#ifndef KVOF_TESTS_FAULT_BLOCK_WORK_H
+#define KVOF_TESTS_FAULT_BLOCK_WORK_H
 
 #include "block_rig.h"
 
