@@ -64,6 +64,8 @@ static void catalogs_check(struct checker *c, const struct label *label)
 	for (unsigned i = 0; i < 4 && slot != NULL && catalog != NULL && owners != NULL; i++) {
 		uint64_t block = label_slot_block(label, i / 2, i % 2);
 
+		if (block + label->slot_blocks > disk_info(c->disk)->bytes >> FMT_BLOCK_SHIFT)
+			continue;                    /* the drive was larger when it was made */
 		if (disk_read_now(c->disk, slot, bytes, block << FMT_BLOCK_SHIFT) != 0 ||
 		    catalog_check(slot, label, block, catalog, owners) != NULL)
 			continue;

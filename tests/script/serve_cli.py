@@ -746,6 +746,17 @@ def fsck(d):
     assert bad.returncode == 3 and json.loads(bad.stdout)['records_bad'] == 1, bad
 
 
+@case('fsck of a drive that was cut short tells its old size, wherever the cut is')
+def fsck_short(d):
+    drive, size = os.path.join(d, 'drive'), 64 << 20
+    assert Array(KVOF, drives=[f'{drive},size={size}B']).stop()[0] == 0
+    for cut in (size - 4096, size - (1 << 20), size // 2, 1 << 20):
+        os.truncate(drive, cut)
+        got = kvof('fsck', '--drive', drive)
+        assert got.returncode == 3 and str(size) in got.stderr, (cut, got)
+        refused(2, '--listen', 'tcp://127.0.0.1:0', '--drive', drive, words=[drive, str(size)], folder=d)
+
+
 @case('fsck refuses what it can not look at')
 def fsck_refused(d):
     longest = os.path.join(d, 'y' * (254 - len(d)))            # 255 bytes, the most that is taken
