@@ -188,7 +188,7 @@ static bool entry_counts(struct drive *d, const struct fmt_entry *e)
 	struct index *ix = d->st->index;
 	uint32_t entry;
 
-	must(e->key_len >= 1 && e->key_len <= KV_KEY_BYTES_MAX);
+	must(e->key_len >= 1 && e->key_len <= FMT_KEY_PART);
 	s->key = (struct kv_key){.len = e->key_len};
 	memcpy(s->key.byte, e->key, sizeof(s->key.byte));
 	if (e->kind != FMT_PUT)
@@ -324,6 +324,7 @@ static void hop_read(struct drive *d, int res)
 			.sequence_delta = le32_of((uint32_t)(r.sequence - s->sequence_base)),
 			.key_len = r.key.len,
 			.kind = kind,
+			.stripe = kind == FMT_PUT ? r.stripe : 0,
 		};
 		memcpy(e->key, r.key.byte, sizeof(e->key));
 		s->block += fmt_record_blocks(r.value_bytes);

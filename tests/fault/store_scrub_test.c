@@ -157,6 +157,44 @@ TEST(a_footer_that_went_bad_is_written_anew_and_a_restart_finds_all)
 	rig_end(&g);
 }
 
+TEST(values_that_span_the_drives_are_scrubbed_and_their_footers_written_anew)
+{
+	struct rig g;
+	unsigned sealed = 0;
+
+	rig_begin(&g, 6, 2, 64 * MiB);
+	g.opts.value_bytes_max = 4 * MiB;
+	g.opts.buffer_bytes = 32 * MiB;
+	g.opts.segment_bytes = 5 * MiB;
+	g.opts.scrub_bytes = 64 << 20;
+	g.opts.stripe = true;
+	expect_int(rig_open(&g), 0);
+	for (uint32_t i = 0; i < 24; i++)
+		expect_int(rig_put(&g, i, 1, i % 3 == 0 ? 5000 : 3 * MiB + i), 0);
+	for (unsigned n = 0; n < 2; n++) {
+		struct drive *d = &g.st->drive[n];
+
+		for (uint32_t i = 0; i < d->segment_count; i++) {
+			uint64_t end = fmt_segment_block(g.st->segment_bytes, i + 1);
+
+			if (d->segment[i].state != SEGMENT_SEALED)
+				continue;
+			sim_disk_bytes(g.path[n], NULL)[(end - 1) * 4096 + 16] ^= (sealed++ & 1);
+		}
+	}
+	expect(sealed > 6);
+	expect(sim_run_until(passed, &g, DAY));
+	expect_int(rig_stat(&g).scrub_bad, sealed / 2);
+	rig_crash(&g, true);
+	expect_int(rig_open(&g), 0);
+	expect(sim_run_until(passed, &g, DAY));
+	expect_int(rig_stat(&g).scrub_bad, 0);
+	expect_int(rig_stat(&g).keys, 24);
+	for (uint32_t i = 0; i < 24; i++)
+		expect_int(rig_get(&g, i, 1, i % 3 == 0 ? 5000 : 3 * MiB + i), 0);
+	rig_end(&g);
+}
+
 TEST(a_scrub_gives_way_to_hosts_and_agrees_with_eviction)
 {
 	struct rig g;
