@@ -36,6 +36,27 @@ static bool kind_writes(unsigned kind)
 
 /* --- one I/O -------------------- */
 
+/* bit n set: may go to state n. A run that is still gathered is in DATA or SLOT already. */
+static const uint8_t stage_next[] = {
+	[STAGE_FREE] = 1u << STAGE_SLOT | 1u << STAGE_DATA | 1u << STAGE_PAGE | 1u << STAGE_FLUSH,
+	[STAGE_SLOT] = 1u << STAGE_SLOT | 1u << STAGE_LOCK | 1u << STAGE_EDGE | 1u << STAGE_DATA |
+		       1u << STAGE_FREE,
+	[STAGE_LOCK] = 1u << STAGE_LOCK | 1u << STAGE_SLOT | 1u << STAGE_EDGE | 1u << STAGE_DATA |
+		       1u << STAGE_PAGE | 1u << STAGE_FLUSH | 1u << STAGE_FREE,
+	[STAGE_EDGE] = 1u << STAGE_EDGE | 1u << STAGE_DATA | 1u << STAGE_FREE,
+	[STAGE_DATA] = 1u << STAGE_DATA | 1u << STAGE_LOCK | 1u << STAGE_EDGE | 1u << STAGE_PAGE |
+		       1u << STAGE_FLUSH | 1u << STAGE_FREE,
+	[STAGE_PAGE] = 1u << STAGE_PAGE | 1u << STAGE_FLUSH | 1u << STAGE_FREE,
+	[STAGE_FLUSH] = 1u << STAGE_FREE,
+};
+
+/* The only writer of io->stage. */
+void block_io_go(struct block_io *io, enum block_stage to)
+{
+	must(io->stage < ARRAY_COUNT(stage_next) && stage_next[io->stage] & 1u << to);
+	io->stage = (uint8_t)to;
+}
+
 struct block_io *block_io_take(struct block_part *p, struct block_op *op, enum block_kind kind)
 {
 	struct list_link *link = list_pop_front(&p->io_free);
@@ -62,7 +83,7 @@ static void io_free(struct block_io *io)
 
 	must(p->io_busy > 0 && !list_linked(&io->link) && !list_linked(&io->fly));
 	p->io_busy--;
-	io->stage = STAGE_FREE;
+	block_io_go(io, STAGE_FREE);
 	io->op = NULL;
 	list_push_front(&p->io_free, &io->link);       /* the one that is still in the cache */
 }
@@ -133,7 +154,7 @@ static bool edge_read(struct block_io *io)
 		return false;
 	edge = io->edge_reads++ == 0 ? &io->head : &io->tail;
 	page_bytes = edge == &io->head ? io->at_bytes : io->at_bytes + io->bytes;
-	io->stage = STAGE_EDGE;
+	block_io_go(io, STAGE_EDGE);
 	io->edge_iov = (struct iovec){edge->page, BLK_BYTES};
 	io->io = (struct disk_io){.op = {.done = data_done}, .iov = &io->edge_iov, .iov_count = 1,
 		.offset_bytes = page_bytes & ~(uint64_t)PAGE_MASK, .bytes = BLK_BYTES};
@@ -159,7 +180,7 @@ static void io_issue(struct block_io *io)
 			end = bytes_round_up(end, BLK_BYTES);
 		}
 	}
-	io->stage = STAGE_DATA;
+	block_io_go(io, STAGE_DATA);
 	io->io.op.done = data_done;
 	io->io.iov = io->iov;
 	io->io.iov_count = io->iov_count;
@@ -190,7 +211,7 @@ void block_io_start(struct block_io *io)
 	io->at_bytes = p->lay.first_slot_bytes + ((uint64_t)io->slot << BLK_CHUNK_SHIFT) +
 		       io->first_bytes;
 	if (p->block->narrow && kind_writes(io->kind) && io_locked_out(io)) {
-		io->stage = STAGE_LOCK;
+		block_io_go(io, STAGE_LOCK);
 		list_push_back(&p->lock_wait, &io->link);
 		return;
 	}
@@ -271,7 +292,7 @@ static void slot_next(struct block_io *io)
 			io_end(io, -ENOSPC);
 			return;
 		}
-		io->stage = STAGE_SLOT;
+		block_io_go(io, STAGE_SLOT);
 		list_push_back(&p->slot_wait, &io->link);
 		map_pump(p);
 		return;
@@ -290,7 +311,7 @@ static void io_settle(struct block_io *io)
 	}
 #ifndef KVOF_PLANT_BLOCK_FUA_UNFLUSHED
 	if (io->op->fua || p->block->ack_durable) {
-		io->stage = STAGE_FLUSH;
+		block_io_go(io, STAGE_FLUSH);
 		io->flush = (struct block_flush){.done = io_flushed};
 		map_flush(p, &io->flush);
 		map_pump(p);
@@ -523,7 +544,7 @@ static void run_deallocate(struct block_io *io, const struct run *r)
 	if (map_slot(p, r->chunk) != 0)
 		map_free(p, r->chunk);
 	io->want_version = map_page_of(p, r->chunk)->version;
-	io->stage = STAGE_PAGE;
+	block_io_go(io, STAGE_PAGE);
 }
 
 /* True: nothing is left to do for the run. */
@@ -610,7 +631,7 @@ static bool run_go(struct block_op *op, struct run *r, struct block_io **openp)
 		return true;
 	}
 	io_fill(io, op, r);
-	io->stage = slot != 0 ? STAGE_DATA : STAGE_SLOT;
+	block_io_go(io, slot != 0 ? STAGE_DATA : STAGE_SLOT);
 	io->slot = slot - 1;
 	return true;
 }
@@ -669,7 +690,7 @@ static bool flush_go(struct block *b, struct block_op *op)
 			list_push_back(&p->op_wait, &leg->link);
 			return false;
 		}
-		io->stage = STAGE_FLUSH;
+		block_io_go(io, STAGE_FLUSH);
 		io->flush = (struct block_flush){.done = io_flushed};
 		map_flush(p, &io->flush);
 		map_pump(p);

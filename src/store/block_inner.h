@@ -240,6 +240,7 @@ struct volume {
 
 /* block.c */
 void block_begin(struct block *b, struct block_op *op);      /* on the shard's loop */
+void block_io_go(struct block_io *io, enum block_stage to);
 void block_io_next(struct block_io *io, int res);            /* its stage has ended */
 void block_io_start(struct block_io *io);                    /* its slot is known */
 void block_ops_resume(struct block_part *p);
@@ -270,6 +271,7 @@ void map_flush(struct block_part *p, struct block_flush *w);
 bool map_flush_needed(const struct block_part *p);
 void map_pump(struct block_part *p);
 void map_flush_start(struct block_part *p);
+void map_epoch_go(struct block_part *p, enum epoch_state to);
 void map_abandon(struct block_part *p);              /* the part has failed */
 bool map_quiet(const struct block_part *p);
 int map_init(struct block_part *p);

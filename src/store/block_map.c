@@ -27,6 +27,35 @@ static void zero_flushed(struct block_flush *w, int res);
 static void epoch_flushed(struct block_flush *w, int res);
 static void discard_done(struct loop_op *op, int res);
 
+/* bit n set: may go to state n; a flush that fails leaves the part broken, and there. */
+static const uint8_t epoch_next[] = {
+	[EPOCH_IDLE] = 1u << EPOCH_PAGES | 1u << EPOCH_CLOSE,
+	[EPOCH_PAGES] = 1u << EPOCH_FLUSH | 1u << EPOCH_CLOSE,
+	[EPOCH_FLUSH] = 1u << EPOCH_IO,
+	[EPOCH_IO] = 1u << EPOCH_DISCARD | 1u << EPOCH_CLOSE,
+	[EPOCH_DISCARD] = 1u << EPOCH_IDLE,
+	[EPOCH_CLOSE] = 1u << EPOCH_CLOSE,
+};
+static const uint8_t zero_next[] = {
+	[ZERO_IDLE] = 1u << ZERO_ZEROING,
+	[ZERO_ZEROING] = 1u << ZERO_FLUSHING | 1u << ZERO_IDLE,
+	[ZERO_FLUSHING] = 1u << ZERO_IDLE,
+};
+
+/* The only writer of p->epoch_state. */
+void map_epoch_go(struct block_part *p, enum epoch_state to)
+{
+	must(p->epoch_state < ARRAY_COUNT(epoch_next) && epoch_next[p->epoch_state] & 1u << to);
+	p->epoch_state = (uint8_t)to;
+}
+
+/* The only writer of p->zero_state. */
+static void zero_go(struct block_part *p, enum zero_state to)
+{
+	must(p->zero_state < ARRAY_COUNT(zero_next) && zero_next[p->zero_state] & 1u << to);
+	p->zero_state = (uint8_t)to;
+}
+
 /* What holds for a part whenever no function of it runs. */
 static void part_check(const struct block_part *p)
 {
@@ -83,7 +112,7 @@ bool map_settled(struct block_io *io)
 	for (uint64_t k = io->chunk; k < io->chunk + io->count; k++) {
 		page = map_page_of(p, k);
 		if (page->written < io->want_version || (p->map[k] & BLOCK_FRESH)) {
-			io->stage = STAGE_PAGE;
+			block_io_go(io, STAGE_PAGE);
 			list_push_back(&page->waiting, &io->link);
 			return false;
 		}
@@ -348,7 +377,7 @@ static void zero_pump(struct block_part *p)
 	       p->ring[(p->clean + n) % count] == slot + n)
 		n++;
 	p->zero = p->clean + n;
-	p->zero_state = ZERO_ZEROING;
+	zero_go(p, ZERO_ZEROING);
 	p->zero_started_ns = loop_now_ns(p->block->loop);
 	p->zero_io = (struct disk_io){.op = {.done = zero_done},
 		.offset_bytes = p->lay.first_slot_bytes + ((uint64_t)slot << BLK_CHUNK_SHIFT),
@@ -373,7 +402,7 @@ static void zero_drop(struct block_part *p)
 	p->take += n;
 	p->clean += n;
 	p->lost += (uint32_t)n;
-	p->zero_state = ZERO_IDLE;
+	zero_go(p, ZERO_IDLE);
 }
 
 static void zero_done(struct loop_op *op, int res)
@@ -382,7 +411,7 @@ static void zero_done(struct loop_op *op, int res)
 
 	must(p->zero_state == ZERO_ZEROING);
 	if (p->failed) {
-		p->zero_state = ZERO_IDLE;
+		zero_go(p, ZERO_IDLE);
 		p->zero = p->clean;
 		block_close_pump(p->block);
 		return;
@@ -392,7 +421,7 @@ static void zero_done(struct loop_op *op, int res)
 		zero_drop(p);
 	} else {
 		p->changes++;
-		p->zero_state = ZERO_FLUSHING;
+		zero_go(p, ZERO_FLUSHING);
 		p->zero_flush = (struct block_flush){.done = zero_flushed};
 		map_flush(p, &p->zero_flush);
 	}
@@ -404,7 +433,7 @@ static void zero_flushed(struct block_flush *w, int res)
 	struct block_part *p = container_of(w, struct block_part, zero_flush);
 
 	must(p->zero_state == ZERO_FLUSHING);
-	p->zero_state = ZERO_IDLE;
+	zero_go(p, ZERO_IDLE);
 	if (res == 0)
 		p->clean = p->zero;
 	else
@@ -435,7 +464,7 @@ static void epoch_begin(struct block_part *p)
 	must(p->epoch_pages == 0);
 	p->epoch = p->tail;
 	p->epoch_number = p->block->io_number;
-	p->epoch_state = EPOCH_PAGES;
+	map_epoch_go(p, EPOCH_PAGES);
 	LIST_FOR_EACH(link, &p->dirty)
 		epoch_page(p, container_of(link, struct map_page, dirty));
 	for (unsigned i = 0; i < BLOCK_PAGE_WRITES; i++)
@@ -449,7 +478,7 @@ static void epoch_flushed(struct block_flush *w, int res)
 
 	must(p->epoch_state == EPOCH_FLUSH);
 	if (res == 0)
-		p->epoch_state = EPOCH_IO;
+		map_epoch_go(p, EPOCH_IO);
 }
 
 /* True: a run of the slots that came round is on its way to the drive, which need not keep them. */
@@ -475,7 +504,7 @@ static bool discard_more(struct block_part *p)
 static void epoch_end(struct block_part *p)
 {
 	p->idle = p->epoch;
-	p->epoch_state = EPOCH_IDLE;
+	map_epoch_go(p, EPOCH_IDLE);
 }
 
 /* A drive that doesn't want to know is no worse for it. */
@@ -504,7 +533,7 @@ static void epoch_pump(struct block_part *p)
 	if (epoch_is_due(p))
 		epoch_begin(p);
 	if (p->epoch_state == EPOCH_PAGES && p->epoch_pages == 0) {
-		p->epoch_state = EPOCH_FLUSH;
+		map_epoch_go(p, EPOCH_FLUSH);
 		p->epoch_flush = (struct block_flush){.done = epoch_flushed};
 		map_flush(p, &p->epoch_flush);
 	}
@@ -512,7 +541,7 @@ static void epoch_pump(struct block_part *p)
 	    (list_empty(&p->flying) ||
 	     container_of(first, struct block_io, fly)->number > p->epoch_number)) {
 		p->discard_next = p->idle;
-		p->epoch_state = EPOCH_DISCARD;
+		map_epoch_go(p, EPOCH_DISCARD);
 		if (!discard_more(p))
 			epoch_end(p);
 	}

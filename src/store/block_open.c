@@ -486,7 +486,7 @@ static bool close_part(struct block_part *p)
 	if (p->epoch_state == EPOCH_FLUSH || p->zero_state != ZERO_IDLE)
 		return false;
 	p->closing = true;
-	p->epoch_state = EPOCH_CLOSE;
+	map_epoch_go(p, EPOCH_CLOSE);
 	p->epoch_flush = (struct block_flush){.done = close_flushed};
 	map_flush(p, &p->epoch_flush);
 	map_flush_start(p);

@@ -33,6 +33,21 @@
 
 static void carry_read_done(struct loop_op *io, int res);
 
+/* bit n set: may go to state n; a drive that is given up frees its slots from anywhere. */
+static const uint8_t carry_next[] = {
+	[CARRY_FREE] = 1u << CARRY_READING | 1u << CARRY_READY,      /* a tombstone is not read */
+	[CARRY_READING] = 1u << CARRY_READING | 1u << CARRY_READY | 1u << CARRY_FREE,
+	[CARRY_READY] = 1u << CARRY_WRITING | 1u << CARRY_FREE,
+	[CARRY_WRITING] = 1u << CARRY_FREE,
+};
+
+/* The only writer of slot->state. */
+static void carry_go(struct carry_slot *slot, enum carry_state to)
+{
+	must(slot->state < ARRAY_COUNT(carry_next) && carry_next[slot->state] & 1u << to);
+	slot->state = to;
+}
+
 static struct carry_slot *slot_of(struct store_op *op)
 {
 	struct carry_slot *slot = container_of(op, struct carry_slot, op);
@@ -105,7 +120,7 @@ static void slot_free(struct carry_slot *slot, uint64_t sequence)
 
 	must(d->carry_sequence[slot->entry] == CARRY_CHOSEN);
 	d->carry_sequence[slot->entry] = sequence;
-	slot->state = CARRY_FREE;
+	carry_go(slot, CARRY_FREE);
 	d->carry_busy--;
 }
 
@@ -140,7 +155,7 @@ static void slot_read(struct carry_slot *slot)
 	d->carry_reads++;
 	d->carry_io++;
 	must(slot->entry < d->evict_entry_count && d->st->carry_owner == d);
-	slot->state = CARRY_READING;
+	carry_go(slot, CARRY_READING);
 	disk_read(d->disk, &slot->io);
 }
 
@@ -206,7 +221,7 @@ static void carry_read_done(struct loop_op *io, int res)
 		const struct fmt_record *r = slot->iov.iov_base;
 
 		op_state(&slot->op)->payload_xxh3 = le64_get(r->payload_xxh3);
-		slot->state = CARRY_READY;
+		carry_go(slot, CARRY_READY);
 	}
 	drive_pump(d);
 }
@@ -257,7 +272,7 @@ static void slot_place(struct carry_slot *slot)
 		return;
 	d->queued_bytes += bytes;
 	d->carry_io++;
-	slot->state = CARRY_WRITING;
+	carry_go(slot, CARRY_WRITING);
 }
 
 void carry_written(struct store_op *op)
@@ -364,7 +379,7 @@ static void slot_start(struct carry_slot *slot, uint32_t i)
 		return;
 	}
 	memset(slot->iov.iov_base, 0, slot->iov.iov_len);
-	slot->state = CARRY_READY;
+	carry_go(slot, CARRY_READY);
 }
 
 static void batch_fill(struct drive *d)
@@ -447,8 +462,10 @@ bool carry_pump(struct drive *d)
 
 void carry_abandon(struct drive *d)
 {
-	for (unsigned i = 0; i < CARRY_SLOTS && d->carry != NULL; i++)
-		d->carry[i].state = CARRY_FREE;
+	for (unsigned i = 0; i < CARRY_SLOTS && d->carry != NULL; i++) {
+		if (d->carry[i].state != CARRY_FREE)
+			carry_go(&d->carry[i], CARRY_FREE);
+	}
 	d->carry_busy = 0;
 	memory_release(d);
 }

@@ -233,7 +233,7 @@ static void victim_spare(struct drive *d)
 	struct segment *seg = &d->segment[d->evict_segment];
 
 	must(seg->state == SEGMENT_EVICTING && d->evict_state < EVICT_ERASE);
-	seg->state = SEGMENT_SEALED;
+	segment_go(seg, SEGMENT_SEALED);
 	evict_go(d, EVICT_IDLE);
 	must(d->st->evictions > 0);
 	d->st->evictions--;
@@ -405,7 +405,7 @@ static void victim_start(struct drive *d, uint32_t victim)
 	struct fmt_place at;
 
 	must(seg->state == SEGMENT_SEALED && d->evict_state == EVICT_IDLE);
-	seg->state = SEGMENT_EVICTING;
+	segment_go(seg, SEGMENT_EVICTING);
 	d->evict_segment = victim;
 	d->evict_entry_count = 0;
 	d->evict_step = 0;
@@ -469,7 +469,7 @@ static void evict_end(struct drive *d, bool good)
 		/* Its values stay as long as this run lasts. */
 		log_warn("store drive %s: segment %u can't be overwritten; it is left alone",
 			 d->path, d->evict_segment);
-		seg->state = SEGMENT_BAD;
+		segment_go(seg, SEGMENT_BAD);
 		if (st->opts.evict && seg->generation > d->stay_floor)
 			d->stay_floor = seg->generation;
 	}
@@ -487,17 +487,17 @@ void evict_free(struct drive *d, uint32_t segment_index)
 	must(d->free_count < d->segment_count && seg->live_count == 0 && seg->reader_count == 0);
 	seg->generation = 0;
 	if (seg->failures >= STORE_SEGMENT_FAILURES_MAX) {
-		seg->state = SEGMENT_BAD;
+		segment_go(seg, SEGMENT_BAD);
 		return;
 	}
 #ifndef KVOF_PLANT_LOAN_FORGOTTEN
 	if (seg->loan_count > 0) {
-		seg->state = SEGMENT_LENT;             /* loan.c brings it back */
+		segment_go(seg, SEGMENT_LENT);         /* loan.c brings it back */
 		d->segments_held++;
 		return;
 	}
 #endif
-	seg->state = SEGMENT_FREE;
+	segment_go(seg, SEGMENT_FREE);
 	seg->used_blocks = seg->entry_count = seg->tombstone_count = 0;
 	segment_free_add(d, segment_index, drive_is_tight(d));
 }

@@ -523,6 +523,7 @@ bool segment_has_room(const struct drive *d, uint32_t blocks);
 bool segment_is_clean(const struct segment *seg);
 void segment_seal_pump(struct drive *d);
 void segment_log_close(struct seg_log *log);
+void segment_go(struct segment *seg, enum segment_state to);
 /* Into the ring of free ones; first: it has its place on the drive and is used next. */
 void segment_free_add(struct drive *d, uint32_t segment_index, bool first);
 void segment_flushed(struct drive *d, int res);

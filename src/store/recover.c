@@ -765,7 +765,7 @@ static bool segment_read(struct opening *o, struct seg_log *log, const struct se
 	struct segment *seg = &d->segment[log->segment_index];
 	bool open = log_read(o, log, f);
 
-	seg->state = SEGMENT_SEALED;
+	segment_go(seg, SEGMENT_SEALED);
 	seg->used_blocks = log->next_block;
 	seg->entry_count = log->entry_count;
 	seg->sequence_last = log->sequence_base;
@@ -853,7 +853,7 @@ static void segments_apply(struct opening *o, struct drive *d, struct seg_found 
 
 		if (n >= ahead)
 			ahead = footers_read_ahead(o, d, found, order, n);
-		d->segment[i].state = SEGMENT_FREE;
+		segment_go(&d->segment[i], SEGMENT_FREE);
 		d->segment[i].turn = ++d->turn;
 		if (!found[i].valid || found[i].info.state == FMT_SEGMENT_ERASED) {
 			d->segment[i].generation = found[i].info.generation;
@@ -865,7 +865,7 @@ static void segments_apply(struct opening *o, struct drive *d, struct seg_found 
 		o->report->segments++;
 		if (open && i == youngest) {
 			log->state = SEGLOG_OPEN;
-			d->segment[i].state = SEGMENT_OPEN;
+			segment_go(&d->segment[i], SEGMENT_OPEN);
 			d->segment[i].untidy = true;
 		} else if (open) {
 			d->segment[i].unsealed = d->segment[i].untidy = true;

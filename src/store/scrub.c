@@ -34,6 +34,22 @@
 
 static void scrub_io_done(struct loop_op *io, int res);
 
+/* bit n set: may go to state n; each goes on to the footer of the next segment. */
+static const uint8_t scrub_next[] = {
+	[SCRUB_FOOTER] = 1u << SCRUB_FOOTER | 1u << SCRUB_VALUES | 1u << SCRUB_HOP,
+	[SCRUB_VALUES] = 1u << SCRUB_FOOTER,
+	[SCRUB_HOP] = 1u << SCRUB_REPAIR | 1u << SCRUB_FOOTER,
+	[SCRUB_REPAIR] = 1u << SCRUB_FOOTER,
+};
+
+/* The only writer of s->state; never while something is read or written. */
+static void scrub_go(struct scrub *s, enum scrub_state to)
+{
+	must(s->state < ARRAY_COUNT(scrub_next) && scrub_next[s->state] & 1u << to);
+	must(!s->busy);
+	s->state = to;
+}
+
 static void arm(struct drive *d, uint64_t after_ns)
 {
 	struct store *st = d->st;
@@ -107,7 +123,7 @@ static void segment_next(struct drive *d)
 	must(!s->busy && s->segment < d->segment_count);
 	s->segment = (s->segment + 1) % d->segment_count;
 	s->segments_seen++;
-	s->state = SCRUB_FOOTER;
+	scrub_go(s, SCRUB_FOOTER);
 	s->attempts = 0;
 }
 
@@ -168,13 +184,13 @@ static void footer_read(struct drive *d, int res)
 	if (wrong == NULL)
 		wrong = fmt_footer_entries(s->memory, &info, s->entries);
 	if (wrong == NULL) {
-		s->state = SCRUB_VALUES;
+		scrub_go(s, SCRUB_VALUES);
 		s->entry = 0;
 		s->entry_count = info.entry_count;
 		s->sequence_base = info.sequence_base;
 	} else if (++s->attempts >= 2) {
 		found_bad(d, "footer", at.block, wrong);
-		s->state = SCRUB_HOP;
+		scrub_go(s, SCRUB_HOP);
 		s->block = s->entry_count = s->attempts = 0;
 	}
 }
@@ -265,7 +281,7 @@ static void hop_end(struct drive *d)
 
 	must(s->state == SCRUB_HOP && !s->busy);
 	if (s->entry_count == d->segment[s->segment].entry_count && same_segment(d)) {
-		s->state = SCRUB_REPAIR;
+		scrub_go(s, SCRUB_REPAIR);
 		return;
 	}
 	log_warn("store drive %s: scrub: segment %u can't be listed anew", d->path, s->segment);
@@ -356,7 +372,7 @@ static void repair_step(struct drive *d)
 		return;
 	}
 	must(s->entry_count == seg->entry_count && s->entry_count < seg->used_blocks);
-	seg->state = SEGMENT_OPEN;                   /* nobody evicts it meanwhile */
+	segment_go(seg, SEGMENT_OPEN);               /* nobody evicts it meanwhile */
 	fmt_footer_write(s->memory, &at, d->st->segment_bytes, &info, s->entries);
 	page_submit(d, d->segment_blocks - blocks, (uint64_t)blocks << FMT_BLOCK_SHIFT);
 }
@@ -367,7 +383,7 @@ static void repaired(struct drive *d, int res)
 
 	must(seg->state == SEGMENT_OPEN && d->scrub.state == SCRUB_REPAIR);
 	must(seg->generation == d->scrub.generation);
-	seg->state = SEGMENT_SEALED;
+	segment_go(seg, SEGMENT_SEALED);
 	if (res == 0)
 		log_warn("store drive %s: scrub: the footer of segment %u is written anew",
 			 d->path, d->scrub.segment);

@@ -28,6 +28,24 @@ static void append_done(struct loop_op *io, int res);
 static void footer_done(struct loop_op *io, int res);
 static void log_flushed(struct flush_wait *w, int res);
 
+/* bit n set: may go to state n. An open finds its segments FREE and says what they are. */
+static const uint8_t segment_next[] = {
+	[SEGMENT_FREE] = 1u << SEGMENT_FREE | 1u << SEGMENT_OPEN | 1u << SEGMENT_SEALED,
+	[SEGMENT_OPEN] = 1u << SEGMENT_SEALED | 1u << SEGMENT_FREE,
+	[SEGMENT_SEALED] = 1u << SEGMENT_EVICTING | 1u << SEGMENT_OPEN,
+	[SEGMENT_EVICTING] = 1u << SEGMENT_SEALED | 1u << SEGMENT_FREE | 1u << SEGMENT_LENT |
+			     1u << SEGMENT_BAD,
+	[SEGMENT_LENT] = 1u << SEGMENT_FREE | 1u << SEGMENT_BAD,
+	[SEGMENT_BAD] = 0,
+};
+
+/* The only writer of seg->state. */
+void segment_go(struct segment *seg, enum segment_state to)
+{
+	must(seg->state < ARRAY_COUNT(segment_next) && segment_next[seg->state] & 1u << to);
+	seg->state = (uint8_t)to;
+}
+
 uint64_t segment_generation(struct store *st)
 {
 	return (uint64_t)st->mount << 32 | ++st->generation_low;
@@ -209,7 +227,7 @@ static int log_start(struct drive *d, enum op_kind kind)
 	seg = &d->segment[log->segment_index];
 	must(seg->state == SEGMENT_FREE && seg->live_count == 0 && seg->reader_count == 0);
 	must(seg->loan_count == 0);
-	seg->state = SEGMENT_OPEN;
+	segment_go(seg, SEGMENT_OPEN);
 	seg->main = seg->lucky = seg->untidy = seg->stuck = false;
 	seg->turn = ++d->turn;
 	seg->generation = segment_generation(st);
@@ -656,7 +674,7 @@ static void log_sealed(struct seg_log *log)
 
 	must(log->in_flight == 0 && list_empty(&log->appends));
 	must(seg->state == SEGMENT_OPEN && seg->generation != 0);
-	seg->state = SEGMENT_SEALED;
+	segment_go(seg, SEGMENT_SEALED);
 	seg->used_blocks = log->written_blocks > 0 ? log->written_blocks : 1;
 	seg->entry_count = log->entry_count;
 	log->state = SEGLOG_NONE;
@@ -692,7 +710,7 @@ static void log_seal_step(struct seg_log *log)
 	if (log->state == SEGLOG_DRAIN && log->in_flight == 0 && list_empty(&log->appends)) {
 		if (log->no_space && log->append_count == 0) {
 			log->state = SEGLOG_NONE;    /* for later, when there is space again */
-			d->segment[log->segment_index].state = SEGMENT_FREE;
+			segment_go(&d->segment[log->segment_index], SEGMENT_FREE);
 			segment_free_add(d, log->segment_index, false);
 			return;
 		}

@@ -250,6 +250,25 @@ static bool unheld(const struct stripe *s)
 	return !held;
 }
 
+/* bit n set: may go to state n */
+static const uint8_t stripe_next[] = {
+	[STRIPE_FREE] = 1u << STRIPE_PARTS | 1u << STRIPE_HEAD | 1u << STRIPE_LOOK,
+	[STRIPE_PARTS] = 1u << STRIPE_FLUSH | 1u << STRIPE_HEAD,
+	[STRIPE_FLUSH] = 1u << STRIPE_HEAD,
+	[STRIPE_HEAD] = 1u << STRIPE_RETIRE,
+	[STRIPE_RETIRE] = 1u << STRIPE_FREE,
+	[STRIPE_LOOK] = 1u << STRIPE_READ | 1u << STRIPE_FREE,
+	[STRIPE_READ] = 1u << STRIPE_FREE,
+};
+
+/* The only writer of s->state. */
+static void stripe_go(struct stripe *s, enum stripe_state to)
+{
+	must(s->state < ARRAY_COUNT(stripe_next) && stripe_next[s->state] & 1u << to);
+	must(s->op != NULL || to == STRIPE_RETIRE || to == STRIPE_FREE);
+	s->state = to;
+}
+
 /* NULL: all are in use, or another one is at this key; the operation waits. */
 static struct stripe *stripe_take(struct store *st, struct store_op *op)
 {
@@ -278,7 +297,7 @@ static void stripe_give(struct stripe *s)
 	struct list_link waiters, *link;
 
 	must(s->state != STRIPE_FREE);
-	s->state = STRIPE_FREE;
+	stripe_go(s, STRIPE_FREE);
 	s->op = NULL;
 	list_init(&waiters);
 	while ((link = list_pop_front(&st->stripe_wait)) != NULL)
@@ -378,7 +397,7 @@ static void parts_start(struct stripe *s)
 {
 	struct kv_key key = part_key(s->st, &s->key, s->number, 0);
 
-	s->state = STRIPE_PARTS;
+	stripe_go(s, STRIPE_PARTS);
 	s->left = s->count;
 	s->res = 0;
 	for (unsigned i = 0; i < s->count; i++)
@@ -417,7 +436,7 @@ bool stripe_put(struct store *st, struct store_op *op)
 	s->total = op->value_bytes;
 	op_state(op)->stripe = s;
 	if (!stripe_wanted(st, op->value_bytes)) {
-		s->state = STRIPE_HEAD;
+		stripe_go(s, STRIPE_HEAD);
 		stripe_dispatch(op);
 		return true;
 	}
@@ -443,7 +462,7 @@ static void put_failed(struct stripe *s, int res)
 {
 	parts_remove(s->st, &s->key, s->number, s->count);
 	s->count = 0;
-	s->state = STRIPE_HEAD;                      /* as if the head had failed */
+	stripe_go(s, STRIPE_HEAD);                   /* as if the head had failed */
 	op_finish(s->op, res);
 }
 
@@ -452,7 +471,7 @@ static void head_start(struct stripe *s)
 	struct store_op *op = s->op;
 	struct op_state *state = op_state(op);
 
-	s->state = STRIPE_HEAD;
+	stripe_go(s, STRIPE_HEAD);
 	op->buf = &s->head.buf;
 	op->value_bytes = head_bytes(s->count);
 	state->stripe_byte = (uint8_t)(FMT_STRIPE_HEAD | s->number);
@@ -496,7 +515,7 @@ static void parts_flush(struct stripe *s)
 		}
 		drives |= 1u << index_place(st->index, entry).drive;
 	}
-	s->state = STRIPE_FLUSH;
+	stripe_go(s, STRIPE_FLUSH);
 	s->flushes_left = 1;
 #ifdef KVOF_PLANT_HEAD_BEFORE_PARTS
 	drives = 0;                                  /* planted fault */
@@ -566,7 +585,7 @@ void stripe_put_end(struct store_op *op, int res)
 		parts_remove(s->st, &s->key, s->number, s->count);
 		s->old_count = 0;
 	}
-	s->state = STRIPE_RETIRE;
+	stripe_go(s, STRIPE_RETIRE);
 	if (s->old_count == 0) {
 		retired(&(struct flush_wait){.owner = s}, 0);
 		return;
@@ -597,7 +616,7 @@ void stripe_get(struct store *st, struct store_op *op, struct index_place place)
 	if (s == NULL)
 		return;
 	must(head_count(place.value_bytes) > 0 && op->value_bytes > 0);
-	s->state = STRIPE_LOOK;
+	stripe_go(s, STRIPE_LOOK);
 	s->count = head_count(place.value_bytes);
 	s->number = flags_number(place.flags);
 	s->total = op->value_bytes;
@@ -672,7 +691,7 @@ static void look_done(struct store_op *head, int res)
 			return;
 		}
 	}
-	s->state = STRIPE_READ;
+	stripe_go(s, STRIPE_READ);
 	s->left = s->count;
 	for (unsigned i = 0; i < s->count; i++) {
 		part_key_turn(&key, i);
