@@ -25,6 +25,10 @@
 #include "base/log.h"
 #include "cmd/cmd.h"
 
+_Static_assert(SET_NAMESPACES_MAX == TARGET_NAMESPACES && SET_SUBSYSTEMS_MAX == TARGET_SUBSYSTEMS &&
+	       SET_HOSTS_MAX == TARGET_HOSTS && STORE_SHARDS_MAX == TARGET_LOOPS,
+	       "what the catalog can hold, the target can serve");
+
 #define INDEX_KEY_BYTES 48
 #define TURN_NS (1 * NS_PER_MS)
 
@@ -38,7 +42,7 @@ struct shard {
 struct array_ns {
 	struct set_ns ns;
 	char nqn[SET_NQN_BYTES];
-	struct shard shard[SET_SHARDS_MAX];
+	struct shard shard[STORE_SHARDS_MAX];
 	struct space *space;
 	struct volume *volume;
 	struct store_report report;
@@ -130,7 +134,7 @@ static int call_shards(struct array *a, struct array_ns *n, void (*run)(struct c
 		       char why[512])
 {
 	struct call *calls = calloc(n->ns.shards, sizeof(*calls));
-	struct loop *loop[SET_SHARDS_MAX];
+	struct loop *loop[STORE_SHARDS_MAX];
 	int rc;
 
 	if (calls == NULL)
@@ -261,8 +265,8 @@ static void shard_close(struct call *c)
 
 static int ns_volume_open(struct array_ns *n)
 {
-	struct space_shard kv[SET_SHARDS_MAX];
-	struct volume_shard block[SET_SHARDS_MAX];
+	struct space_shard kv[STORE_SHARDS_MAX];
+	struct volume_shard block[STORE_SHARDS_MAX];
 
 	for (unsigned i = 0; i < n->ns.shards; i++) {
 		kv[i] = (struct space_shard){n->shard[i].loop, n->shard[i].store};
@@ -307,7 +311,7 @@ static int ns_open(struct array *a, const struct set_ns *ns, const char *nqn,
 
 	if (n == NULL)
 		return -ENOMEM;
-	must(ns->shards >= 1 && ns->shards <= SET_SHARDS_MAX);
+	must(ns->shards >= 1 && ns->shards <= STORE_SHARDS_MAX);
 	n->array = a;
 	n->ns = *ns;
 	uuid_mark(n->ns.uuid);

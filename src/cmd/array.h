@@ -19,7 +19,7 @@
 #include "store/space.h"
 #include "target/target.h"
 
-#define ARRAY_LOOPS_MAX SET_SHARDS_MAX
+#define ARRAY_LOOPS_MAX STORE_SHARDS_MAX
 
 struct array;
 

@@ -35,7 +35,6 @@
 
 #define BLOCK_MAGIC 0xb10c0001u
 #define VOLUME_MAGIC 0xb10c0002u
-#define BLOCK_SHARDS_MAX 16u
 #define BLOCK_IOS 256u                       /* in flight, a part */
 #define BLOCK_IOV 20u                        /* pieces of one I/O; > BLOCK_OP_IOV_MAX + 2 */
 #define BLOCK_PAGE_WRITES 8u                 /* map pages being written, a part */
@@ -235,7 +234,7 @@ static inline bool block_kind_scans(unsigned kind)
 struct volume {
 	uint32_t magic;
 	unsigned shard_count;
-	struct volume_shard shard[BLOCK_SHARDS_MAX];
+	struct volume_shard shard[STORE_SHARDS_MAX];
 };
 
 /* block.c */

@@ -388,7 +388,7 @@ static int open_steps(struct opening *o)
 
 static bool opts_right(const struct block_opts *opts)
 {
-	return opts->shard_count >= 1 && opts->shard_count <= BLOCK_SHARDS_MAX &&
+	return opts->shard_count >= 1 && opts->shard_count <= STORE_SHARDS_MAX &&
 	       opts->shard < opts->shard_count && opts->parts.drive_count >= 1 &&
 	       opts->parts.drive_count <= STORE_DRIVES_MAX &&
 	       (opts->block_bytes == 512 || opts->block_bytes == 4096) && opts->size_bytes > 0 &&

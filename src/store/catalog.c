@@ -78,7 +78,7 @@ void label_write(uint8_t out[FMT_BLOCK_BYTES], const struct label *in, uint64_t 
 	};
 
 	must(in->drive < in->drive_count && in->drive_count <= STORE_DRIVES_MAX);
-	must(in->shard_count >= 1 && in->shard_count <= SET_SHARDS_MAX);
+	must(in->shard_count >= 1 && in->shard_count <= STORE_SHARDS_MAX);
 	memcpy(l.magic, label_magic, sizeof(l.magic));
 	memcpy(l.uuid, in->uuid, sizeof(l.uuid));
 	l.crc = bytes_crc(&l, sizeof(l));
@@ -94,7 +94,7 @@ static bool label_sound(const struct label *l)
 
 	if (l->drive_count < 1 || l->drive_count > STORE_DRIVES_MAX || l->drive >= l->drive_count)
 		return false;
-	if (l->shard_count < 1 || l->shard_count > SET_SHARDS_MAX || l->state > LABEL_JOINING)
+	if (l->shard_count < 1 || l->shard_count > STORE_SHARDS_MAX || l->state > LABEL_JOINING)
 		return false;
 	if (l->drive_bytes % FMT_BLOCK_BYTES != 0 || l->drive_bytes >= DRIVE_BYTES_MAX ||
 	    l->slab_bytes < FMT_BLOCK_BYTES || (l->slab_bytes & (l->slab_bytes - 1)) != 0)
@@ -263,7 +263,7 @@ static const char *ns_unpack(const struct catalog_ns_disk *d, const struct catal
 		return "kind of a namespace";
 	if (d->subsys >= SET_SUBSYSTEMS_MAX || !c->subsys_used[d->subsys])
 		return "subsystem of a namespace";
-	if (d->shards < 1 || d->shards > SET_SHARDS_MAX)
+	if (d->shards < 1 || d->shards > STORE_SHARDS_MAX)
 		return "shards of a namespace";
 	if (out->ns.kind == SET_BLOCK && out->ns.block_bytes != 512 && out->ns.block_bytes != 4096)
 		return "block size of a namespace";
@@ -334,7 +334,7 @@ static const char *slabs_unpack(const struct catalog_disk *h, const struct catal
 #endif
 	for (unsigned i = 0; i < slab_count; i++) {
 		owners[i] = (struct catalog_owner){le32_get(slab[i].ns), slab[i].shard};
-		if (slab[i].shard >= SET_SHARDS_MAX || owners[i].ns >= le32_get(h->next_id))
+		if (slab[i].shard >= STORE_SHARDS_MAX || owners[i].ns >= le32_get(h->next_id))
 			return "owner of a slab";
 	}
 	return NULL;

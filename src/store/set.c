@@ -521,7 +521,7 @@ static void part_uuid(const struct set_ns *ns, unsigned shard, uint8_t out[16])
 {
 	uint8_t text[32] = "kvof part", digest[32];
 
-	must(shard < SET_SHARDS_MAX);
+	must(shard < STORE_SHARDS_MAX);
 #ifdef KVOF_PLANT_PART_ID_OF_ITS_NUMBER
 	text[16] = (uint8_t)ns->nsid;                /* planted fault */
 #else

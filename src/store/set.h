@@ -28,7 +28,6 @@
 #define SET_NAMESPACES_MAX 64
 #define SET_SUBSYSTEMS_MAX 8
 #define SET_HOSTS_MAX 64             /* different ones, over all subsystems */
-#define SET_SHARDS_MAX 16
 #define SET_NQN_BYTES 224
 
 struct set;
@@ -63,7 +62,7 @@ struct set_subsys {
 struct set_opts {
 	struct store_drive drive[STORE_DRIVES_MAX];
 	unsigned drive_count;
-	/* at format only; 0: one a core, fewer where drives are small, at most SET_SHARDS_MAX */
+	/* at format only; 0: one a core, fewer where drives are small, at most STORE_SHARDS_MAX */
 	unsigned shards;
 	bool format, degraded;
 	/* a blank drive takes the place of one that is lost */

@@ -424,11 +424,11 @@ static bool slabs_agree(const struct set *s, const struct member *m)
 		const struct catalog_ns *n = &s->catalog.ns[i];
 		uint64_t count = (n->part_bytes[drive] + m->label.slab_bytes - 1) /
 				 m->label.slab_bytes;
-		uint64_t of[SET_SHARDS_MAX] = {0};
+		uint64_t of[STORE_SHARDS_MAX] = {0};
 
 		for (uint32_t k = 0; k < m->label.slab_count; k++)
 			of[m->owner[k].shard] += m->owner[k].ns == n->ns.id;
-		for (unsigned k = 0; k < SET_SHARDS_MAX; k++) {
+		for (unsigned k = 0; k < STORE_SHARDS_MAX; k++) {
 			if (of[k] != (k < n->ns.shards ? count : 0))
 				return false;
 		}
@@ -579,7 +579,7 @@ static unsigned shards_choose(const struct opening *o)
 		return o->opts->shards;
 	for (unsigned i = 0; i < s->drive_count; i++)
 		least = bytes_min(least, disk_info(s->member[i].disk)->bytes);
-	shards = bytes_min(bytes_min(shards, SET_SHARDS_MAX), least / SHARD_BYTES_MIN);
+	shards = bytes_min(bytes_min(shards, STORE_SHARDS_MAX), least / SHARD_BYTES_MIN);
 	return shards < 1 ? 1 : (unsigned)shards;
 }
 
@@ -726,7 +726,7 @@ int set_open(const struct set_opts *opts, struct loop *loop, struct set **out,
 	int rc = -ENOMEM;
 
 	must(opts->drive_count >= 1 && opts->drive_count <= STORE_DRIVES_MAX);
-	must(opts->shards <= SET_SHARDS_MAX);
+	must(opts->shards <= STORE_SHARDS_MAX);
 	*report = (struct store_report){.text = "no memory"};
 	o.best = calloc(2, sizeof(*o.best));
 	o.block = loop_buffer_map(FMT_BLANK_BYTES);

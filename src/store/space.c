@@ -30,7 +30,7 @@
 struct space {
 	uint32_t magic;
 	unsigned shard_count;
-	struct space_shard shard[SPACE_SHARDS_MAX];
+	struct space_shard shard[STORE_SHARDS_MAX];
 };
 
 enum space_kind { SPACE_PUT = 1, SPACE_GET, SPACE_DELETE, SPACE_EXISTS, SPACE_FLUSH };
@@ -68,7 +68,7 @@ int space_open(const struct space_shard *shard, unsigned shard_count, struct spa
 {
 	struct space *sp = calloc(1, sizeof(*sp));
 
-	must(shard_count >= 1 && shard_count <= SPACE_SHARDS_MAX);
+	must(shard_count >= 1 && shard_count <= STORE_SHARDS_MAX);
 	if (sp == NULL)
 		return -ENOMEM;
 	OBJ_INIT(sp, SPACE_MAGIC);

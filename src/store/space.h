@@ -18,8 +18,6 @@
 #include "store/buf.h"
 #include "store/store.h"
 
-#define SPACE_SHARDS_MAX 16
-
 struct space;
 
 struct space_shard {

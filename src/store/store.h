@@ -31,6 +31,7 @@ struct disk;
 struct buf_pool;
 
 #define STORE_DRIVES_MAX 16
+#define STORE_SHARDS_MAX 16          /* of a namespace; loops of an array */
 #define STORE_VALUE_BYTES_LIMIT (64 * MiB)
 #define STORE_CARRY_NONE UINT32_MAX
 

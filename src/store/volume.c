@@ -18,7 +18,7 @@ int volume_open(const struct volume_shard *shard, unsigned shard_count, struct v
 {
 	struct volume *v = calloc(1, sizeof(*v));
 
-	must(shard_count >= 1 && shard_count <= BLOCK_SHARDS_MAX);
+	must(shard_count >= 1 && shard_count <= STORE_SHARDS_MAX);
 	if (v == NULL)
 		return -ENOMEM;
 	OBJ_INIT(v, VOLUME_MAGIC);

@@ -35,7 +35,7 @@ static void label(uint8_t *block)
 	if (label_check(block, BLOCK, &l, &version) != FMT_SUPER_OK || version != CATALOG_VERSION)
 		return;
 	must(l.drive < l.drive_count && l.drive_count <= STORE_DRIVES_MAX);
-	must(l.shard_count >= 1 && l.shard_count <= SET_SHARDS_MAX && l.slab_count >= 1);
+	must(l.shard_count >= 1 && l.shard_count <= STORE_SHARDS_MAX && l.slab_count >= 1);
 	must(l.slab_count <= CATALOG_SLABS_MAX && l.slab_bytes % FMT_BLOCK_BYTES == 0);
 	for (unsigned i = 0; i < 2 * CATALOG_SLOTS; i++)
 		must((label_slot_block(&l, i / 2, i % 2) + l.slot_blocks) * FMT_BLOCK_BYTES <
@@ -69,13 +69,13 @@ static void catalog(uint8_t *slot)
 		const struct set_ns *ns = &c.ns[i].ns;
 
 		must(ns->id > 0 && ns->id < c.next_id && ns->shards >= 1);
-		must(ns->shards <= SET_SHARDS_MAX && ns->subsys < SET_SUBSYSTEMS_MAX);
+		must(ns->shards <= STORE_SHARDS_MAX && ns->subsys < SET_SUBSYSTEMS_MAX);
 		must(c.subsys_used[ns->subsys] && ns->nsid > 0);
 	}
 	for (unsigned i = 0; i < SET_SUBSYSTEMS_MAX; i++)
 		must(!c.subsys_used[i] || memchr(c.subsys[i].nqn, 0, SET_NQN_BYTES) != NULL);
 	for (unsigned i = 0; i < SLABS; i++)
-		must(owners[i].shard < SET_SHARDS_MAX && owners[i].ns < c.next_id);
+		must(owners[i].shard < STORE_SHARDS_MAX && owners[i].ns < c.next_id);
 	catalog_write(again, &at, BLOCK, &c, owners);
 	must(catalog_check(again, &at, BLOCK, &same, owners_again) == NULL);
 	must(same.ns_count == c.ns_count && memcmp(owners, owners_again, sizeof(owners)) == 0);
