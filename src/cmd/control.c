@@ -110,7 +110,7 @@ static int folder_check(const char *path, char why[256])
 		return -EINVAL;
 	}
 	if (stat(folder, &st) != 0 || !S_ISDIR(st.st_mode)) {
-		snprintf(why, 256, "folder %s: is none", folder);
+		snprintf(why, 256, "folder %s: not a folder; choose another path", folder);
 		return -EINVAL;
 	}
 	if ((st.st_uid != geteuid() && st.st_uid != 0) ||
@@ -131,7 +131,8 @@ static int stale_remove(const struct sockaddr_un *at, char why[256])
 	if (lstat(at->sun_path, &st) != 0)
 		return errno == ENOENT ? 0 : -EIO;
 	if (!S_ISSOCK(st.st_mode) || st.st_uid != geteuid()) {
-		snprintf(why, 256, "%s: exists, and is not a socket of this user", at->sun_path);
+		snprintf(why, 256, "%s: exists, and is not a socket of this user; choose another "
+			 "path, or remove it", at->sun_path);
 		return -EINVAL;
 	}
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -141,7 +142,8 @@ static int stale_remove(const struct sockaddr_un *at, char why[256])
 	rc = rc == 0 || errno != ECONNREFUSED ? -EBUSY : 0;
 	close(fd);
 	if (rc != 0) {
-		snprintf(why, 256, "%s: another array answers there", at->sun_path);
+		snprintf(why, 256, "%s: another array answers there; choose another path, or "
+			 "stop that one", at->sun_path);
 		return rc;
 	}
 	return unlink(at->sun_path) == 0 ? 0 : -EIO;
@@ -154,8 +156,8 @@ static int socket_bind(struct control *c, char why[256])
 	int rc;
 
 	if (!address_of(c->path, &at)) {
-		snprintf(why, 256, "the path is empty or longer than %d bytes",
-			 CONTROL_PATH_BYTES - 1);
+		snprintf(why, 256, "the control socket's path is empty or longer than %d bytes; "
+			 "choose another", CONTROL_PATH_BYTES - 1);
 		return -EINVAL;
 	}
 	rc = folder_check(c->path, why);
@@ -410,7 +412,7 @@ int control_ask(const char *path, const json_t *request, json_t **answer, char w
 
 	snprintf(why, 256, "no socket");
 	if (!address_of(path, &at)) {
-		snprintf(why, 256, "%.100s: the path is empty or too long", path);
+		snprintf(why, 256, "control socket %.100s: the path is empty or too long", path);
 		return -ENOENT;
 	}
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
