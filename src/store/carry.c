@@ -45,7 +45,7 @@ static const uint8_t carry_next[] = {
 static void carry_go(struct carry_slot *slot, enum carry_state to)
 {
 	must(slot->state < ARRAY_COUNT(carry_next) && carry_next[slot->state] & 1u << to);
-	slot->state = to;
+	slot->state = (uint8_t)to;
 }
 
 static struct carry_slot *slot_of(struct store_op *op)

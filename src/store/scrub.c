@@ -47,7 +47,7 @@ static void scrub_go(struct scrub *s, enum scrub_state to)
 {
 	must(s->state < ARRAY_COUNT(scrub_next) && scrub_next[s->state] & 1u << to);
 	must(!s->busy);
-	s->state = to;
+	s->state = (uint8_t)to;
 }
 
 static void arm(struct drive *d, uint64_t after_ns)
