@@ -6,41 +6,8 @@
  */
 #include "kt.h"
 
-#include <sys/mman.h>
-
 #include "block_work.h"
-
-static unsigned long fail_at, asked;                 /* fail_at 0: never */
-
-void *fault_malloc(size_t bytes);
-void *fault_calloc(size_t n, size_t bytes);
-void *fault_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset);
-void *fault_buffer_map(uint64_t bytes);
-
-static bool refuse(void)
-{
-	return ++asked == fail_at;
-}
-
-void *fault_malloc(size_t bytes)
-{
-	return refuse() ? NULL : malloc(bytes);
-}
-
-void *fault_calloc(size_t n, size_t bytes)
-{
-	return refuse() ? NULL : calloc(n, bytes);
-}
-
-void *fault_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
-{
-	return refuse() ? MAP_FAILED : mmap(at, bytes, protection, flags, fd, offset);
-}
-
-void *fault_buffer_map(uint64_t bytes)
-{
-	return refuse() ? NULL : loop_buffer_map(bytes);
-}
+#include "store_alloc.h"
 
 static const struct rig_options options = {.seed = 1, .drives = 2, .shards = 1, .loops = 1,
 	.block_bytes = 512, .align_bytes = 4096, .size_bytes = 4 * MiB, .room_percent = 100};

@@ -4,42 +4,10 @@
  * and used: the open says so and has changed nothing and holds no drive; and once a store is open
  * it asks for no more. The store is built with an allocator that can refuse.
  */
+#include "store_alloc.h"
 #include "store_rig.h"
 
 #include <errno.h>
-#include <sys/mman.h>
-
-static unsigned long fail_at, asked;                 /* fail_at 0: never */
-
-void *fault_malloc(size_t bytes);
-void *fault_calloc(size_t n, size_t bytes);
-void *fault_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset);
-void *fault_buffer_map(uint64_t bytes);
-
-static bool refuse(void)
-{
-	return ++asked == fail_at;
-}
-
-void *fault_malloc(size_t bytes)
-{
-	return refuse() ? NULL : malloc(bytes);
-}
-
-void *fault_calloc(size_t n, size_t bytes)
-{
-	return refuse() ? NULL : calloc(n, bytes);
-}
-
-void *fault_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
-{
-	return refuse() ? MAP_FAILED : mmap(at, bytes, protection, flags, fd, offset);
-}
-
-void *fault_buffer_map(uint64_t bytes)
-{
-	return refuse() ? NULL : loop_buffer_map(bytes);
-}
 
 TEST(an_open_without_memory_is_refused_whole_at_every_request_for_it)
 {
