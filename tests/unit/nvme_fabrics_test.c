@@ -113,12 +113,18 @@ TEST(only_nqns_are_nqns)
 		"", "nqn", "nqn.", "nqn.2026-11.", "iqn.2026-11.io.kvof", "nqn.2026.11.io.kvof",
 		"nqn.202x-11.io.kvof", "NQN.2026-11.io.kvof", "nqn.2026-11.io kvof",
 		"nqn.2026-11.io.kvof\n",
+		/* Not UTF-8: cut short, overlong, a surrogate, past the last character. */
+		"nqn.2026-11.io.\xb9", "nqn.2026-11.io.\xc3", "nqn.2026-11.io.\xe2\x82",
+		"nqn.2026-11.io.\xc3(", "nqn.2026-11.io.\xc0\xaf", "nqn.2026-11.io.\xe0\x80\xaf",
+		"nqn.2026-11.io.\xed\xa0\x80", "nqn.2026-11.io.\xf4\x90\x80\x80",
+		"nqn.2026-11.io.\xf8\x88\x80\x80\x80", "nqn.2026-11.io.\xff",
 	};
 
 	for (unsigned i = 0; i < ARRAY_COUNT(wrong); i++)
 		expect(!nv_nqn_check(wrong[i]));
 	expect(nv_nqn_check(NV_DISCOVERY_NQN));
 	expect(nv_nqn_check("nqn.2026-11.io.kvof:array"));
+	expect(nv_nqn_check("nqn.2026-11.io.\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"));
 	struct nv_connect c = good_connect();
 	struct nv_connect_data data;
 	struct nv_sqe sqe;
