@@ -34,7 +34,8 @@ static struct ns *kv_ns(const struct req *req)
 static nv_status kv_parse(struct req *req, struct bad *bad)
 {
 	const struct ns *ns = kv_ns(req);
-	struct nv_kv_limits limits = {ns->value_bytes_max, ns->transfer_bytes_max};
+	struct nv_kv_limits limits = {ns->value_bytes_max, atomic_load_explicit(
+		&ns->subsys->transfer_bytes_max, memory_order_relaxed)};
 	struct nv_sgl_want want;
 	struct nv_data data;
 	nv_status status = nv_kv_parse(&req->cmd->sqe, &limits, &req->kv, bad);

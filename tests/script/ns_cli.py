@@ -329,6 +329,24 @@ def churn(d):
         assert a.fds() <= fds and a.json('ns', 'ls')['free_bytes'] == room
 
 
+@case('a buffer up to MDTS is taken also where the largest value is smaller')
+def room(d):
+    with Served(d, '--kv', '128MiB') as a:
+        a.json('ns', 'create', '--size', '64MiB', '--value-bytes-max', '1MiB')
+        with Host(a.port) as h:
+            c = h.io
+            assert h.admin.identify(1)[1][77] == 11, 'MDTS is not 8 MiB'
+            status_ok(c.command(kv(1, c.next_cid(), b'k', 4, nsid=2, dptr=sgl(1, 4)), b'data')[0])
+            for room, status in ((1 << 20, (0, 0)), (8 << 20, (0, 0)), ((8 << 20) + 4, (0, 2))):
+                answer, data = c.command(kv(2, c.next_cid(), b'k', room, nsid=2, dptr=sgl(0x5A, room)))
+                assert answer.status == status and (data == b'data') == (status == (0, 0)), answer
+                answer, _ = c.command(kv(6, c.next_cid(), b'', room, nsid=2, dptr=sgl(0x5A, room)))
+                assert answer.status == status, answer
+            answer, _ = c.command(kv(1, c.next_cid(), b'k', (1 << 20) + 1, nsid=2,
+                                     dptr=sgl(0x5A, (1 << 20) + 1)))
+            assert answer.status == (0, 0x85), answer
+
+
 @case('what can not be made is refused with the reason, and changes nothing')
 def refusals(d):
     with Served(d, '--kv', '64MiB') as a:
