@@ -136,7 +136,8 @@ static void help_opts(const struct cmd_opt *opts)
 
 static int help_show(const struct cmd_usage *u)
 {
-	printf("usage: kvof %s [OPTIONS] %s\n\n%s\n\n", u->name, u->args, u->what);
+	printf("usage: kvof %s [OPTIONS]%s%s\n\n%s\n\n", u->name, *u->args != 0 ? " " : "",
+	       u->args, u->what);
 	help_opts(u->opts);
 	help_opts(u->common);
 	printf("  %-26s%s\n", "--help", "show this");
@@ -206,6 +207,7 @@ int cmd_args(const struct cmd_usage *u, int argc, char **argv, const char **posi
 	}
 	if (*count >= u->least)
 		return -1;
-	cmd_error(u->name, "usage: kvof %s [OPTIONS] %s (--help says more)", u->name, u->args);
+	cmd_error(u->name, "usage: kvof %s [OPTIONS]%s%s (--help says more)", u->name,
+		  *u->args != 0 ? " " : "", u->args);
 	return CMD_USAGE;
 }

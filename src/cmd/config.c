@@ -572,7 +572,8 @@ int cmd_config(int argc, char **argv)
 		return CMD_USAGE;
 	}
 	if (c.help) {
-		printf("%s\n", CONFIG_USAGE);
+		printf("%s\n\nShows every option of an array, its value and where it is from.\n\n",
+		       CONFIG_USAGE);
 		config_help();
 		code = cmd_output_end("config", CMD_DONE);
 	} else if (!c.effective) {
