@@ -75,33 +75,40 @@ void event_request(struct req *req)
 	event_tell(c);
 }
 
-bool event_request_abort(struct ctrl *c, uint16_t cid)
+/* Takes the request of that CID off the list; NULL: it is none of these. */
+static struct req *request_take(struct ctrl *c, uint16_t cid)
 {
+	must(c->aer_count <= TARGET_EVENTS);
 	for (unsigned i = 0; i < c->aer_count; i++) {
 		struct req *req = c->aer[i];
 
 		if (le16_get(req->cmd->sqe.cid) != cid)
 			continue;
 		c->aer[i] = c->aer[--c->aer_count];
-		req_answer(req, NV_ABORTED_BY_REQUEST, 0);
-		req_end(req);
-		return true;
+		return req;
 	}
-	return false;
+	return NULL;
+}
+
+bool event_request_abort(struct ctrl *c, uint16_t cid)
+{
+	struct req *req = request_take(c, cid);
+
+	if (req == NULL)
+		return false;
+	req_answer(req, NV_ABORTED_BY_REQUEST, 0);
+	req_end(req);
+	return true;
 }
 
 bool event_request_forget(struct ctrl *c, uint16_t cid)
 {
-	for (unsigned i = 0; i < c->aer_count; i++) {
-		struct req *req = c->aer[i];
+	struct req *req = request_take(c, cid);
 
-		if (le16_get(req->cmd->sqe.cid) != cid)
-			continue;
-		c->aer[i] = c->aer[--c->aer_count];
-		req_go(req, REQ_FORGOTTEN);            /* ends with the connection */
-		return true;
-	}
-	return false;
+	if (req == NULL)
+		return false;
+	req_go(req, REQ_FORGOTTEN);                    /* ends with the connection */
+	return true;
 }
 
 void event_requests_drop(struct ctrl *c)
