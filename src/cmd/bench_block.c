@@ -5,7 +5,7 @@
  *
  * A write bench overwrites the namespace, so it wants --overwrite. With it a read bench first
  * writes all it will read, and compares a stamp in each 4 KiB of what comes back; without it
- * nothing is compared. A wrong byte ends the bench with exit code 3.
+ * nothing is compared. A wrong byte ends the bench with exit code 3. The main thread and its loop.
  */
 #include <errno.h>
 #include <stdio.h>
