@@ -14,7 +14,8 @@
  * what it has to fall back to. A page without either was damaged later: its chunks are errors. So
  * are those of two pages that name one slot.
  *
- * Control path. An open blocks, before the shard's loop runs or on it; a close is on it and does not.
+ * Control path. An open blocks, before the shard's loop runs or on it; a close is on it and does
+ * not block.
  */
 #include <errno.h>
 #include <inttypes.h>
