@@ -103,7 +103,8 @@ static struct host *host_up(struct loop *loop, unsigned n)
 static void array_up(void)
 {
 	struct store_opts so = {.drive_count = 2, .evict = true, .buffer_bytes = 64 * MiB,
-		.format = true, .drive = {{"h0", 256 * MiB}, {"h1", 256 * MiB}}};
+		.format = true, .drive = {{.path = "h0", .bytes = 256 * MiB},
+					   {.path = "h1", .bytes = 256 * MiB}}};
 	struct target_ns_opts ns = {.nsid = 1, .evicts = true};
 	struct target_subsys_opts subsys = {.nqn = NQN, .ns = &ns, .ns_count = 1};
 	struct target_opts to = {.subsys = &subsys, .subsys_count = 1};

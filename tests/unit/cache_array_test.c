@@ -29,7 +29,8 @@ static void array_up(bool format)
 {
 	struct loop_opts loop = {.name = "array"};
 	struct store_opts so = {.drive_count = 2, .evict = true, .buffer_bytes = 64 * MiB,
-		.format = format, .drive = {{"a0", 256 * MiB}, {"a1", 256 * MiB}}};
+		.format = format, .drive = {{.path = "a0", .bytes = 256 * MiB},
+					    {.path = "a1", .bytes = 256 * MiB}}};
 	struct target_ns_opts ns = {.nsid = 1, .evicts = true};
 	struct target_subsys_opts subsys = {.nqn = NQN, .ns = &ns, .ns_count = 1};
 	struct target_opts to = {.subsys = &subsys, .subsys_count = 1};
