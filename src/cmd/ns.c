@@ -11,8 +11,8 @@
 #include "base/must.h"
 #include "cmd/cmd.h"
 #include "cmd/control.h"
+#include "store/set.h"
 
-#define HOSTS_MAX 64
 #define PORT_STANDARD 4420
 
 struct where {
@@ -235,9 +235,9 @@ static int hosts_take(int *argc, char **argv, json_t *hosts)
 	}
 	*argc = kept;
 	argv[kept] = NULL;
-	if (json_array_size(hosts) <= HOSTS_MAX)
+	if (json_array_size(hosts) <= SET_HOSTS_MAX)
 		return -1;
-	cmd_error("subsys create", "--allow-host: at most %d names", HOSTS_MAX);
+	cmd_error("subsys create", "--allow-host: at most %d names", SET_HOSTS_MAX);
 	return CMD_USAGE;
 }
 
