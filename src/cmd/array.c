@@ -558,8 +558,15 @@ static int namespaces_open(struct array *a, char why[512])
 	unsigned count = set_ns_list(a->set, all);
 
 	for (unsigned i = 0; i < count; i++) {
-		int rc = ns_open(a, &all[i], nqn_of(a, all[i].subsys), &a->ns[a->ns_count], why);
+		const char *nqn = nqn_of(a, all[i].subsys);
+		int rc = ns_open(a, &all[i], nqn, &a->ns[a->ns_count], why);
 
+		if (rc == -ENOENT && a->opts.set.degraded) {
+			log_error("namespace %u of %s: left out: all of its drives are missing (%s)",
+				  all[i].nsid, nqn, why);
+			why[0] = '\0';
+			continue;
+		}
 		if (rc != 0)
 			return rc;
 		a->ns_count++;

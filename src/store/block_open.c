@@ -178,9 +178,7 @@ static int parts_make(struct opening *o)
 	int rc = 0;
 
 	for (unsigned i = 0; i < o->b->part_count && rc == 0; i++) {
-		if (o->found[i] == PART_MISSING)
-			return fail(o, -EINVAL, "drive %.180s is missing: all are needed to make a "
-				    "namespace", o->b->part[i].path);
+		must(o->found[i] != PART_MISSING);
 		rc = map_zero(o, &o->b->part[i]);
 	}
 	if (rc == 0)
@@ -368,10 +366,10 @@ static int open_steps(struct opening *o)
 	for (unsigned i = 0; i < o->b->part_count && rc == 0; i++)
 		rc = part_open(o, i);
 	for (unsigned i = 0; i < o->b->part_count && rc == 0; i++) {
-		if (o->b->part[i].disk == NULL)
-			continue;
-		rc = super_look(o, i);
-		made |= o->found[i] == PART_MADE;
+		if (o->b->part[i].disk != NULL)
+			rc = super_look(o, i);
+		/* Without one of them nothing is made anew: what is gone may have been made. */
+		made |= o->found[i] == PART_MADE || o->found[i] == PART_MISSING;
 	}
 	if (rc == 0)
 		rc = made ? parts_known(o) : parts_make(o);

@@ -329,6 +329,40 @@ def churn(d):
         assert a.fds() <= fds and a.json('ns', 'ls')['free_bytes'] == room
 
 
+@case('a small namespace that lay on the missing drive alone does not keep the others from serving')
+def lone(d):
+    paths = [os.path.join(d, f'drive{i}') for i in range(3)]
+    with Served(d, '--kv', '96MiB', drives=[p + ',size=96MiB' for p in paths]) as a:
+        for more in (('--kind', 'block', '--size', '1MiB'), ('--size', '34MiB')):
+            for _ in range(2):
+                a.json('ns', 'create', *more)
+        before = len(a.json('ns', 'ls')['namespaces'])
+        with Host(a.port) as h:
+            for nsid in (2, 3):
+                status_ok(h.io.command(sqe(1, 1, nsid, dptr=sgl(1, 4096)), b'b' * 4096)[0])
+            for nsid in (1, 4, 5):
+                status_ok(h.io.command(kv(1, 1, b'k', 4, nsid=nsid, dptr=sgl(1, 4)), b'data')[0])
+    served = set()
+    for gone in paths:
+        os.rename(gone, gone + '.away')
+        with Served(d, '--degraded', drives=paths) as a, Host(a.port) as h:
+            here = nsids(h)
+            assert {1, 2, 3} <= set(here), here
+            for nsid in (2, 3):
+                answer, data = h.io.command(sqe(2, 1, nsid, dptr=sgl(0x5A, 4096)))
+                assert answer.status == (2, 0x81) or data == b'b' * 4096, (gone, nsid, answer)
+                served |= {(nsid, answer.status == (0, 0))}
+            for nsid in set(here) & {4, 5}:
+                answer, data = h.io.command(kv(2, 1, b'k', 4, nsid=nsid, dptr=sgl(0x5A, 4)))
+                assert answer.status == (0, 0x87) or data == b'data', (gone, nsid, answer)
+            served |= {(nsid, nsid in here) for nsid in (4, 5)}
+        os.rename(gone + '.away', gone)
+    assert {(n, True) for n in (2, 3, 4, 5)} <= served and (2, False) in served, served
+    assert (4, False) in served or (5, False) in served, served
+    with Served(d, drives=paths) as a, Host(a.port) as h:
+        assert len(nsids(h)) == before
+
+
 @case('a buffer up to MDTS is taken also where the largest value is smaller')
 def room(d):
     with Served(d, '--kv', '128MiB') as a:
