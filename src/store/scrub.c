@@ -192,6 +192,8 @@ static void footer_read(struct drive *d, int res)
 		found_bad(d, "footer", at.block, wrong);
 		scrub_go(s, SCRUB_HOP);
 		s->block = s->entry_count = s->attempts = 0;
+		if (seg->untidy)                     /* its footer did not list all */
+			segment_next(d);
 	}
 }
 
@@ -300,6 +302,17 @@ static uint8_t kind_of(struct drive *d, const struct fmt_record_info *r)
 	return p.sequence == r->sequence && (p.flags & INDEX_DEAD) != 0 ? FMT_DELETE : FMT_PUT;
 }
 
+static void hop_step(struct drive *d)
+{
+	must(d->scrub.block < d->segment_blocks && d->scrub.buf == NULL);
+	if (same_segment(d)) {
+		page_submit(d, d->scrub.block, FMT_BLOCK_BYTES);
+		return;
+	}
+	segment_next(d);                             /* it goes, or is gone */
+	arm(d, 0);
+}
+
 /* Block 0 is the segment's header; then each record's. */
 static void hop_read(struct drive *d, int res)
 {
@@ -402,7 +415,7 @@ static void scrub_step(struct drive *d)
 		values_step(d);
 		break;
 	case SCRUB_HOP:
-		page_submit(d, d->scrub.block, FMT_BLOCK_BYTES);
+		hop_step(d);
 		break;
 	case SCRUB_REPAIR:
 		repair_step(d);
