@@ -60,7 +60,7 @@ struct store_buf *loan_begin(struct store *st, const struct index_place *place)
 	record = disk_lend(d->disk, at, bytes);
 	if (record == NULL)
 		return NULL;
-	must(seg->state == SEGMENT_OPEN || seg->state == SEGMENT_SEALED);
+	must(seg->state != SEGMENT_FREE && seg->state != SEGMENT_LENT);
 	d->segments_lent += seg->loan_count++ == 0;
 	st->loans++;
 	return buf_borrow(st->pool, &loan, record, place->value_bytes);
