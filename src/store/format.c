@@ -40,13 +40,16 @@ uint64_t fmt_store_id(const uint8_t uuid[16])
 uint32_t fmt_segment_count(uint64_t drive_bytes, uint32_t segment_bytes)
 {
 	uint64_t frame = (uint64_t)(FMT_FIRST_SEGMENT_BLOCK + 1) * FMT_BLOCK_BYTES;
-	uint64_t count;
+	uint64_t count, most;
 
 	must(segment_bytes >= 4 * FMT_BLOCK_BYTES && segment_bytes % FMT_BLOCK_BYTES == 0);
 	if (drive_bytes <= frame)
 		return 0;
 	count = (drive_bytes - frame) / segment_bytes;
-	return count > 1u << 24 ? 1u << 24 : (uint32_t)count;
+	/* A place is a number of blocks in 32 bits. */
+	most = (UINT32_MAX - FMT_FIRST_SEGMENT_BLOCK) / (segment_bytes >> FMT_BLOCK_SHIFT);
+	most = bytes_min(most, 1u << 24);
+	return (uint32_t)bytes_min(count, most);
 }
 
 void fmt_super_write(uint8_t out[FMT_BLOCK_BYTES], const struct fmt_super_info *in, uint64_t block)
@@ -106,7 +109,7 @@ enum fmt_super_verdict fmt_super_check(const uint8_t in[FMT_BLOCK_BYTES], uint64
 		return FMT_SUPER_DAMAGED;
 	if (out->segment_bytes < 4 * FMT_BLOCK_BYTES || out->segment_bytes % FMT_BLOCK_BYTES != 0 ||
 	    out->value_bytes_max > out->segment_bytes || out->mount == MOUNT_MAX ||
-	    out->sequence_min > FMT_SEQ_MAX)
+	    out->sequence_min > FMT_SEQ_FOUND_MAX || out->value_bytes_max > FMT_VALUE_BYTES_MAX)
 		return FMT_SUPER_DAMAGED;
 	return FMT_SUPER_OK;
 }
@@ -171,7 +174,7 @@ static const char *segment_check(const uint8_t *in, const uint8_t magic[8],
 	};
 	if (s.state < FMT_SEGMENT_ERASED || s.state > FMT_SEGMENT_SEALED)
 		return "state";
-	if (out->sequence_base > FMT_SEQ_MAX)
+	if (out->sequence_base > FMT_SEQ_FOUND_MAX)
 		return "sequence";
 	if (out->used_blocks < 1 || out->used_blocks >= blocks ||
 	    out->entry_count > fmt_entries_max(segment_bytes) ||
@@ -273,7 +276,7 @@ static const char *entry_check(const struct fmt_entry *e, const struct fmt_segme
 	if (block < 1 || block >= info->used_blocks ||
 	    fmt_record_blocks(bytes) > info->used_blocks - block)
 		return "place of an entry";
-	if (info->sequence_base + le32_get(e->sequence_delta) > FMT_SEQ_MAX)
+	if (info->sequence_base + le32_get(e->sequence_delta) > FMT_SEQ_FOUND_MAX)
 		return "sequence of an entry";
 	return NULL;
 }
@@ -361,7 +364,7 @@ const char *fmt_record_check(const uint8_t in[sizeof(struct fmt_record)],
 		.payload_xxh3 = le64_get(r.payload_xxh3),
 	};
 	memcpy(out->key.byte, r.key, sizeof(r.key));
-	if (out->sequence > FMT_SEQ_MAX)
+	if (out->sequence > FMT_SEQ_FOUND_MAX)
 		return "sequence";
 	if (fmt_record_blocks(out->value_bytes) > room_blocks ||
 	    (r.kind == FMT_DELETE && out->value_bytes != 0))

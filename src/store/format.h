@@ -30,6 +30,8 @@
 #define FMT_DRIVES_MAX 16
 #define FMT_STRIPE_BYTES (1u << 20)
 #define FMT_SEQ_MAX ((UINT64_C(1) << 52) - 1)
+#define FMT_SEQ_FOUND_MAX (FMT_SEQ_MAX / 2)  /* on a drive: there must be some left to give */
+#define FMT_VALUE_BYTES_MAX (64u << 20)
 
 /* Identity of what is checked: what the reader expects at this place. */
 struct fmt_place {

@@ -47,6 +47,39 @@ TEST(a_superblock_comes_back_field_by_field)
 	expect_int(fmt_super_check(block, 8, &out), FMT_SUPER_DAMAGED);
 }
 
+TEST(no_block_of_a_drive_however_large_has_a_number_past_32_bits)
+{
+	static const uint32_t sizes[] = {64 << 10, 2 << 20, 256 << 20};
+
+	for (unsigned i = 0; i < 3; i++) {
+		for (unsigned shift = 30; shift < 60; shift++) {
+			uint64_t drive = UINT64_C(1) << shift;
+			uint32_t count = fmt_segment_count(drive, sizes[i]);
+			uint64_t end = fmt_segment_block(sizes[i], count);
+
+			expect(end <= UINT32_MAX && end * FMT_BLOCK_BYTES < drive);
+			if (shift < 44 && count < 1u << 24)
+				expect(end * FMT_BLOCK_BYTES + sizes[i] + FMT_BLOCK_BYTES > drive);
+		}
+	}
+}
+
+TEST(a_superblock_that_leaves_no_room_to_count_or_for_a_value_is_damaged)
+{
+	uint8_t block[FMT_BLOCK_BYTES];
+
+	for (unsigned i = 0; i < 3; i++) {
+		struct fmt_super_info in = {.drive_count = 1, .segment_bytes = 256 << 20}, out;
+
+		in.uuid[0] = 1;
+		in.value_bytes_max = i == 1 ? FMT_VALUE_BYTES_MAX + 1 : FMT_VALUE_BYTES_MAX;
+		in.sequence_min = i == 2 ? FMT_SEQ_MAX : FMT_SEQ_FOUND_MAX;
+		fmt_super_write(block, &in, 0);
+		expect_int(fmt_super_check(block, 0, &out),
+			   i == 0 ? FMT_SUPER_OK : FMT_SUPER_DAMAGED);
+	}
+}
+
 TEST(any_bit_flipped_in_a_superblock_is_noticed)
 {
 	struct fmt_super_info in = super_info(), out;
