@@ -18,8 +18,8 @@
  * namespace the segment stays instead (carry_failed); tombstones that may still be needed are
  * carried, too.
  *
- * A batch of records goes through the memory at once, of one drive at a time. It belongs to a
- * drive that hangs until its I/O ends; the others go on without carrying.
+ * A batch of records goes through the memory at once, of one drive at a time. A drive that hangs
+ * keeps it when it is given up, and the others get another.
  * Runs on the store's loop.
  */
 #include <errno.h>
@@ -102,6 +102,21 @@ static void memory_release(struct drive *d)
 	if (st->carry_owner != d || d->carry_io > 0)
 		return;
 	must(d->carry_reads == 0);
+	st->carry_owner = NULL;
+	d->carry_used = 0;
+}
+
+/* The drive hangs: its I/O keeps this memory, the others get another. */
+static void memory_leave(struct drive *d)
+{
+	struct store *st = d->st;
+	uint8_t *memory = loop_buffer_map(st->carry_bytes);
+
+	must(d->failed && d->carry_orphan == NULL);
+	if (memory == NULL)
+		return;
+	d->carry_orphan = st->carry_memory;
+	st->carry_memory = memory;
 	st->carry_owner = NULL;
 	d->carry_used = 0;
 }
@@ -400,12 +415,12 @@ static void batch_fill(struct drive *d)
 	}
 }
 
-/* Hosts have waited long enough, or the store closes. */
+/* Hosts have waited long enough, or the store closes, or the memory does not come back. */
 static bool hurried(const struct drive *d)
 {
 	const struct store *st = d->st;
 
-	if (st->closing)
+	if (drive_ends(d) || (st->carry_owner != NULL && st->carry_owner->failed))
 		return true;
 	return st->opts.evict && !list_empty(&d->op_wait) &&
 	       loop_now_ns(st->loop) - d->carry_began_ns > CARRY_LIMIT_NS;
@@ -468,4 +483,6 @@ void carry_abandon(struct drive *d)
 	}
 	d->carry_busy = 0;
 	memory_release(d);
+	if (d->st->carry_owner == d)
+		memory_leave(d);
 }

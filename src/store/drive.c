@@ -10,8 +10,8 @@
  * flushes in a row or an answer that does not come within STORE_IO_LIMIT_NS give the drive up. Its
  * values are misses from then on, what was being written goes to another drive, and the superblocks
  * of the others say that this drive is not to be believed when it comes back (`trusted`). Until
- * that is written no delete is answered: else a value that a returning drive still holds would be
- * back after its delete.
+ * that is written no delete is answered, and nothing is put under a key that is on none of the
+ * others: else a value that a returning drive still holds would be back after its delete.
  *
  * A drive that has not answered anything for STORE_STALL_NS ends the gets that wait for it (-EIO);
  * their entries stay, since it may only be busy with itself.
@@ -33,6 +33,7 @@
 
 static void flush_done(struct loop_op *io, int res);
 static void super_done(struct loop_op *io, int res);
+static void marks_done(struct store *st);
 
 /* --- memory -------------------- */
 
@@ -123,6 +124,7 @@ void drive_free(struct drive *d)
 	loop_buffer_unmap(d->footer_memory, d->footer_bytes_max);
 	loop_buffer_unmap(d->evict_memory, d->footer_bytes_max);
 	loop_buffer_unmap(d->super_memory, FMT_BLOCK_BYTES);
+	loop_buffer_unmap(d->carry_orphan, d->st->carry_bytes);
 	pages_free(d->evict_entries, entries_bytes);
 	pages_free(d->evict_values, entries * sizeof(*d->evict_values));
 	pages_free(d->carry_sequence, entries * sizeof(*d->carry_sequence));
@@ -306,6 +308,9 @@ static void flush_done(struct loop_op *io, int res)
 		log_warn("store drive %s: flush failed; %" PRIu64
 			 " bytes written since the last one are not believed any more",
 			 d->path, d->flush_bytes);
+	if (res != 0 && d->flush_bytes > 0 &&
+	    (!list_linked(&d->round.link) || d->unflushed_bytes > 0))
+		d->st->flush_lost = true;            /* the next store_flush() is told */
 	if (d->flush_failures >= 2)
 		d->fail_why = "two flushes in a row failed";
 	segment_flushed(d, res);
@@ -447,6 +452,10 @@ static void give_up(struct drive *d)
 	flushes_abandon(d, &d->flush_running);
 	while ((link = list_pop_front(&ops)) != NULL)
 		op_dispatch(st, container_of(link, struct store_op, link));
+	if (d->super_step > 0 && !d->super_orphan) {
+		d->super_orphan = true;
+		marks_done(st);
+	}
 	store_close_pump(st);
 }
 
@@ -486,6 +495,8 @@ static void super_step(struct drive *d)
 	struct fmt_super_info info;
 
 	d->super_io = (struct disk_io){.op = {.done = super_done}};
+	d->super_started_ns = loop_now_ns(d->st->loop);
+	drive_tick_set(d);
 	if (d->super_step == 2 || d->super_step == 4) {
 		disk_flush(d->disk, &d->super_io);
 		return;
@@ -506,12 +517,13 @@ static void marks_done(struct store *st)
 	if (--st->marks_left > 0)
 		return;
 	st->mark_pending = false;
-	if (st->mark_again) {
+	/* Where nobody has it the drive would be believed when it comes back. */
+	if (st->mark_again || (!st->mark_written && st->drives_live > 0)) {
 		st->mark_again = false;
 		store_mark(st);
 		return;
 	}
-	deletes_release(st);
+	marked_release(st);
 }
 
 static void super_done(struct loop_op *io, int res)
@@ -521,12 +533,16 @@ static void super_done(struct loop_op *io, int res)
 
 	if (!d->failed)
 		drive_io_result(d, res);
+	d->super_bad |= res != 0;
 	if (++d->super_step <= 4 && !d->failed) {
 		super_step(d);
 		return;
 	}
 	d->super_step = 0;
-	marks_done(st);
+	st->mark_written |= !d->super_bad && !d->failed;
+	if (!d->super_orphan)
+		marks_done(st);
+	d->super_orphan = false;
 	store_close_pump(st);
 	drive_pump(d);
 }
@@ -539,6 +555,7 @@ void store_mark(struct store *st)
 		return;
 	}
 	st->mark_pending = true;
+	st->mark_written = false;
 	st->epoch++;
 	st->super_write_count++;
 	st->marks_left = 1;
@@ -549,6 +566,7 @@ void store_mark(struct store *st)
 			continue;
 		must(d->super_step == 0);
 		st->marks_left++;
+		d->super_bad = false;
 		d->super_step = 1;
 		super_step(d);
 	}
@@ -648,6 +666,8 @@ static uint64_t oldest_started(const struct drive *d)
 		oldest = bytes_min(oldest, d->footer_started_ns);
 	if (d->evict_io_busy)
 		oldest = bytes_min(oldest, d->evict_started_ns);
+	if (d->super_step > 0)
+		oldest = bytes_min(oldest, d->super_started_ns);
 	oldest = bytes_min(oldest, scrub_started_ns(d));
 	if (d->carry_reads > 0)
 		oldest = bytes_min(oldest, d->carry_read_ns);

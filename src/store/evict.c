@@ -140,7 +140,7 @@ bool evict_possible(const struct drive *d)
 
 static bool wanted(const struct drive *d)
 {
-	if (d->st->closing && list_empty(&d->op_wait))
+	if (drive_ends(d))
 		return false;
 	if (d->evict_forced || d->stay_floor > 0)
 		return true;
@@ -237,7 +237,7 @@ static void victim_spare(struct drive *d)
 	evict_go(d, EVICT_IDLE);
 	must(d->st->evictions > 0);
 	d->st->evictions--;
-	if (d->st->opts.evict || d->st->closing)
+	if (d->st->opts.evict || drive_ends(d))
 		return;
 	seg->stuck = d->carry_failed;
 	d->cleaned_in_vain += !list_empty(&d->op_wait);
@@ -376,9 +376,7 @@ static void victim_read(struct drive *d, int res)
 
 static void settled(struct drive *d, int res)
 {
-	bool closing = d->st->closing && list_empty(&d->op_wait);
-
-	if (res != 0 || closing || (d->carry_failed && !d->st->opts.evict)) {
+	if (res != 0 || drive_ends(d) || (d->carry_failed && !d->st->opts.evict)) {
 		victim_spare(d);             /* at once again, if the drive still lives */
 		return;
 	}

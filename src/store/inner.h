@@ -38,6 +38,7 @@
 #include "store/store.h"
 
 #define STORE_MAGIC 0x57043u
+_Static_assert(FMT_VALUE_BYTES_MAX == STORE_VALUE_BYTES_LIMIT, "a superblock's limit is ours");
 _Static_assert(FMT_DRIVES_MAX == STORE_DRIVES_MAX, "a superblock can name every drive of a store");
 #define STORE_READS_MAX 256u         /* in flight, a drive */
 #define STORE_WRITES_MAX 64u         /* in flight, a drive */
@@ -316,6 +317,7 @@ struct drive {
 	unsigned carry_reads, carry_io;      /* in flight; and all that use carry_memory */
 	uint64_t carry_used, carry_began_ns, carry_read_ns;
 	bool carry_failed, carry_covers;     /* covers: tombstones are still needed */
+	uint8_t *carry_orphan;               /* given up: what its I/O may still use */
 	unsigned cleaned_in_vain;            /* since the last record was placed */
 
 	uint64_t footer_bytes_max;
@@ -327,6 +329,8 @@ struct drive {
 	struct iovec super_iov;
 	uint8_t *super_memory;
 	unsigned super_step;                 /* 0: idle; 1..: which write or flush is on */
+	uint64_t super_started_ns;
+	bool super_bad, super_orphan;        /* orphan: nobody waits for its end any more */
 	struct scrub scrub;
 };
 
@@ -355,8 +359,10 @@ struct store {
 	uint64_t carry_bytes;
 	struct drive *carry_owner;
 	bool mark_pending, mark_again;       /* survivors are being told that a drive is out */
+	bool mark_written;                   /* one of them has it */
+	bool flush_lost;                     /* a flush failed, and no store_flush() was told */
 	unsigned marks_left, evictions;
-	struct list_link delete_wait;        /* deletes held back by either */
+	struct list_link mark_wait;          /* deletes and puts until they all know */
 	struct stripe *stripe;               /* [STRIPES]; NULL: not set to stripe */
 	uint8_t *stripe_memory;
 	struct list_link stripe_wait;        /* operations that wait for one */
@@ -402,6 +408,12 @@ static inline struct op_state *op_state(struct store_op *op)
 	return (struct op_state *)(void *)op->lease;
 }
 
+/* The store closes, and no operation waits for room of this drive. */
+static inline bool drive_ends(const struct drive *d)
+{
+	return d->st->closing && list_empty(&d->op_wait);
+}
+
 /* Blocks that the operation's record takes. */
 static inline uint32_t op_blocks(struct store_op *op)
 {
@@ -429,7 +441,9 @@ void op_answer(struct store_op *op, int res);        /* on a later turn */
 void op_finish(struct store_op *op, int res);        /* now: only from a completion */
 void op_dispatch(struct store *st, struct store_op *op);
 void op_written(struct store_op *op);
-void deletes_release(struct store *st);
+void marked_release(struct store *st);
+/* True: it waits until the other drives know that one is out. */
+bool put_waits(struct store *st, struct store_op *op);
 void get_done(struct reading *r, int res);
 /* Its record can't be believed: a miss from now on, but the key keeps its drive. */
 void index_entry_drop(struct store *st, uint32_t entry);

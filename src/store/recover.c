@@ -69,6 +69,9 @@ struct opening {
 	uint8_t *tails, *heads;
 	uint8_t *ahead;                      /* footers of segments that come next: AHEAD_BYTES */
 	uint64_t record_bytes;
+	/* Entries of the index that became tombstones: where it is full they make room. What they
+	 * cover on their own drive was read before them. */
+	uint32_t *graves, grave_count;
 	uint32_t back;                       /* bit i: drive i was out of the set */
 	uint32_t blank;                      /* bit i: drive i takes the place of a lost one */
 };
@@ -544,6 +547,38 @@ static void segment_look(struct opening *o, struct drive *d, uint32_t i, struct 
 		segment_look_head(d, i, o->block, out);
 }
 
+/* False: no tombstone is left. */
+static bool grave_empty(struct opening *o)
+{
+	struct index *ix = o->st->index;
+
+	while (o->grave_count > 0) {
+		uint32_t e = o->graves[--o->grave_count];
+
+		must(e < index_keys_max(ix));
+		if (index_next(ix, e) != e || (index_place(ix, e).flags & INDEX_TOMBSTONE) == 0)
+			continue;
+		index_remove(ix, e);
+		return true;
+	}
+	return false;
+}
+
+static bool record_index(struct opening *o, const struct kv_key *key,
+			 const struct index_place *place)
+{
+	struct index *ix = o->st->index;
+	bool deleted = (place->flags & INDEX_TOMBSTONE) != 0;
+
+	while (!index_put_newer(ix, key, place)) {
+		if (deleted || !grave_empty(o))
+			return deleted;              /* nothing older of it is there */
+	}
+	if (deleted && o->grave_count < index_keys_max(ix))
+		o->graves[o->grave_count++] = index_find(ix, key);
+	return true;
+}
+
 static void record_apply(struct opening *o, struct drive *d, uint32_t segment,
 			 const struct fmt_entry *e, uint64_t sequence_base)
 {
@@ -566,7 +601,7 @@ static void record_apply(struct opening *o, struct drive *d, uint32_t segment,
 	if (e->kind == FMT_DELETE)
 		seg->tombstone_count++;
 	if (place.value_bytes > st->value_bytes_stored_max ||
-	    !index_put_newer(st->index, &key, &place))
+	    !record_index(o, &key, &place))
 		o->report->dropped_records++;
 }
 
@@ -1300,10 +1335,16 @@ static int store_recover(struct opening *o)
 	if (rc != 0)
 		return rc;
 	index_unsort(st->index);
+	o->graves = pages((uint64_t)index_keys_max(st->index) * sizeof(*o->graves));
+	if (o->graves == NULL)
+		return fail(o, -ENOMEM, "no memory to sort %u keys", index_keys_max(st->index));
 	for (unsigned i = 0; i < st->drive_count; i++) {
-		if (!st->drive[i].missing && drive_recover(o, &st->drive[i]) != 0)
-			return fail(o, -ENOMEM, "drive %s: no memory", st->drive[i].path);
+		if (!st->drive[i].missing && rc == 0 && drive_recover(o, &st->drive[i]) != 0)
+			rc = fail(o, -ENOMEM, "drive %s: no memory", st->drive[i].path);
 	}
+	pages_free(o->graves, (uint64_t)index_keys_max(st->index) * sizeof(*o->graves));
+	if (rc != 0)
+		return rc;
 	for (unsigned i = 0; i < st->drive_count; i++) {
 		if (st->drive[i].missing)
 			continue;
@@ -1345,7 +1386,7 @@ static struct store *store_new(const struct store_opts *opts, struct loop *loop)
 		st->opts.value_bytes_max = VALUE_BYTES_DEFAULT;
 	for (unsigned i = 0; i < STORE_KEY_BUCKETS; i++)
 		list_init(&st->key_busy[i]);
-	list_init(&st->delete_wait);
+	list_init(&st->mark_wait);
 	list_init(&st->stripe_wait);
 	list_init(&st->flush_next);
 	list_init(&st->flush_running);

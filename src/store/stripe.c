@@ -552,6 +552,8 @@ void stripe_dispatch(struct store_op *op)
 	struct drive *d;
 
 	must(s != NULL && s->state == STRIPE_HEAD && s->op == op);
+	if (put_waits(s->st, op))
+		return;
 	d = drive_choose(s->st, op);
 	if (d == NULL)
 		op_answer(op, s->st->drives_live == 0 ? -EIO : -ENOSPC);

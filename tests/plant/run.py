@@ -83,6 +83,9 @@ PLANTS = {
     'full_drive_chosen': (
         'tests/fault/store_drive_test',
         'drives_that_share_a_full_file_system_evict_below_their_cap_and_refuse_none'),
+    'put_before_mark': (
+        'tests/fault/store_corner_test',
+        'what_another_drive_took_over_is_answered_once_the_old_one_is_not_believed'),
     'stall_endured': (
         'tests/fault/store_fault_test',
         'a_drive_that_stalls_ends_its_gets_in_time_and_loses_nothing_when_it_goes_on'),

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * src/store: what happens where two things meet: a scrub and values over several drives, a loan and
+ * an eviction, a drive that hangs just when others need something of it, a close and a put that
+ * waits for room.
+ */
+#include "store_rig.h"
+
+#include <errno.h>
+
+#define DAY (24 * 3600 * NS_PER_S)
+#define VALUE 200000u
+#define STRIPED (2 * MiB + 300 * KiB)
+
+static bool passed(void *arg)
+{
+	struct rig *g = arg;
+
+	return rig_stat(g).scrub_passes >= g->opts.drive_count;
+}
+
+/* How many there were. */
+static unsigned footers_spoil(struct rig *g)
+{
+	unsigned bad = 0;
+
+	for (unsigned n = 0; n < g->opts.drive_count; n++) {
+		struct drive *d = &g->st->drive[n];
+
+		for (uint32_t i = 0; i < d->segment_count; i++) {
+			uint64_t end = fmt_segment_block(g->st->segment_bytes, i + 1);
+
+			if (d->segment[i].state != SEGMENT_SEALED)
+				continue;
+			sim_disk_bytes(g->path[n], NULL)[(end - 1) * FMT_BLOCK_BYTES + 16] ^= 1;
+			bad++;
+		}
+	}
+	return bad;
+}
+
+TEST(a_scrub_reads_values_over_several_drives_and_lists_them_anew)
+{
+	struct rig g;
+	unsigned bad;
+
+	rig_begin(&g, 1, 2, 40 * MiB);
+	g.opts.value_bytes_max = 4 * MiB;
+	g.opts.buffer_bytes = 32 * MiB;
+	g.opts.segment_bytes = 5 * MiB;
+	g.opts.stripe = true;
+	g.opts.evict = false;
+	g.opts.scrub_bytes = 64 * MiB;
+	expect_int(rig_open(&g), 0);
+	for (uint32_t i = 0; i < 12; i++)
+		expect_int(rig_put(&g, i, 1, STRIPED), 0);
+	bad = footers_spoil(&g);
+	expect(bad > 1);
+	expect(sim_run_until(passed, &g, DAY));
+	expect_int(rig_stat(&g).scrub_bad, bad);
+	rig_crash(&g, true);
+	expect_int(rig_open(&g), 0);
+	expect(sim_run_until(passed, &g, DAY));
+	expect_int(rig_stat(&g).scrub_bad, 0);
+	for (uint32_t i = 0; i < 12; i++)
+		expect_int(rig_get(&g, i, 1, STRIPED), 0);
+	expect_int(rig_stat(&g).keys, 12);
+	rig_end(&g);
+}
+
+/* The scrub looks at the segment whose turn to go comes next. */
+static void scrub_next_victim(struct drive *d)
+{
+	uint32_t at = 0;
+
+	if (d->scrub.busy)
+		return;
+	for (uint32_t i = 0; i < d->segment_count; i++) {
+		if (d->segment[i].state == SEGMENT_SEALED &&
+		    (d->segment[at].state != SEGMENT_SEALED ||
+		     d->segment[i].turn < d->segment[at].turn))
+			at = i;
+	}
+	d->scrub.segment = at;
+	d->scrub.segments_seen = d->scrub.attempts = 0;
+	d->scrub.state = SCRUB_FOOTER;
+}
+
+TEST(a_segment_that_goes_while_its_footer_is_made_anew_is_left_alone)
+{
+	struct rig g;
+	unsigned hops = 0;
+
+	rig_begin(&g, 2, 1, 16 * MiB);
+	g.opts.scrub_bytes = 400 * KiB;
+	g.opts.segment_bytes = 1 << 20;
+	expect_int(rig_open(&g), 0);
+	for (uint32_t put = 0; put < 2500; put++) {
+		expect_int(rig_put(&g, put, 1, 20000), 0);
+		if (put < 700)
+			continue;
+		if (put % 40 == 0) {
+			(void)footers_spoil(&g);
+			scrub_next_victim(&g.st->drive[0]);
+		}
+		hops += g.st->drive[0].scrub.state == SCRUB_HOP;
+		(void)sim_run_until(passed, &g, 8 * NS_PER_MS);
+	}
+	printf("# %u times\n", hops);
+	expect(hops > 100);
+	expect(rig_stat(&g).evicted_segments > 20);
+	expect_int(rig_stat(&g).drives_failed, 0);
+	rig_end(&g);
+}
+
+static bool erasing(void *arg)
+{
+	const struct rig *g = arg;
+
+	return g->st->drive[0].evict_state == EVICT_ERASE;
+}
+
+TEST(a_value_in_memory_is_served_while_its_segment_goes)
+{
+	struct rig g;
+	unsigned met = 0;
+
+	rig_begin(&g, 3, 1, 32 * MiB);
+	g.opts.drive[0] = (struct store_drive){.path = "mem", .bytes = 32 * MiB};
+	expect_int(rig_open(&g), 0);
+	for (uint32_t put = 0; put < 600; put++) {
+		struct drive *d = &g.st->drive[0];
+		struct rig_op r, got = {.done = false};
+
+		expect(rig_put_start(&g, &r, put, 1, VALUE, STORE_PUT_ANY));
+		if (sim_run_until(erasing, &g, 300000)) {
+			uint32_t key = 0;
+			struct kv_key k = {.len = 0};
+
+			for (; key < put; key++) {
+				uint32_t entry;
+
+				k = rig_key(key);
+				entry = index_find(g.st->index, &k);
+				if (entry != INDEX_NONE &&
+				    segment_of_block(d, index_place(g.st->index, entry).block) ==
+					    d->evict_segment)
+					break;
+			}
+			if (key < put) {
+				met++;
+				got.op = (struct store_op){.key = k, .want_bytes = UINT32_MAX,
+							   .done = rig_op_done};
+				store_get(g.st, &got.op);
+			}
+		}
+		expect(rig_wait(&r.done));
+		expect_int(r.res, 0);
+		store_buf_give(g.st, &r.buf);
+		if (got.op.done == NULL)
+			continue;
+		expect(rig_wait(&got.done));
+		expect_int(got.res, 0);
+		store_buf_give(g.st, &got.op.buf);
+	}
+	expect(met > 3);
+	rig_end(&g);
+}
+
+/* --- drives that hang -------------------- */
+
+TEST(a_drive_that_hangs_while_it_is_told_of_another_holds_no_delete_up)
+{
+	struct rig g;
+
+	rig_begin(&g, 4, 3, 16 * MiB);
+	expect_int(rig_open(&g), 0);
+	for (uint32_t i = 0; i < 60; i++)
+		expect_int(rig_put(&g, i, 1, 20000), 0);
+	expect_int(rig_flush(&g), 0);
+	store_drive_retire(g.st, 0);
+	sim_disk_mode("drive1", SIM_DISK_HANGS);
+	for (uint32_t i = 0; i < 60; i++) {
+		int rc = rig_delete(&g, i);
+
+		expect(rc == 0 || rc == -ENOENT || rc == -EIO);
+	}
+	expect_int(rig_stat(&g).drives_failed, 2);
+	expect_int(rig_put(&g, 100, 1, 20000), 0);
+	expect_int(rig_delete(&g, 100), 0);
+	expect_int(rig_get(&g, 100, 1, 20000), -ENOENT);
+	sim_disk_mode("drive1", SIM_DISK_WELL);
+	expect_int(rig_put(&g, 101, 1, 20000), 0);
+	expect_int(rig_delete(&g, 101), 0);
+	rig_end(&g);
+}
+
+TEST(what_another_drive_took_over_is_answered_once_the_old_one_is_not_believed)
+{
+	for (unsigned n = 0; n < 40; n++) {
+		struct rig g;
+		struct kv_key k;
+		uint32_t on[60], count = 0;
+
+		rig_begin(&g, 30 + n, 3, 16 * MiB);
+		expect_int(rig_open(&g), 0);
+		for (uint32_t i = 0; i < 60; i++)
+			expect_int(rig_put(&g, i, 1, 20000), 0);
+		expect_int(rig_flush(&g), 0);
+		for (uint32_t i = 0; i < 60; i++) {
+			k = rig_key(i);
+			if (index_place(g.st->index, index_find(g.st->index, &k)).drive == 0)
+				on[count++] = i;
+		}
+		expect(count > 2);
+		store_drive_retire(g.st, 0);
+		expect_int(rig_put(&g, on[0], 2, 20000), 0);
+		expect_int(rig_stat(&g).drives_failed, 1);
+		rig_crash(&g, n % 2 == 0);
+		expect_int(rig_open(&g), 0);
+		if (rig_get(&g, on[0], 2, 20000) == 0)
+			expect_int(rig_get(&g, on[1], 1, 20000), -ENOENT);
+		rig_end(&g);
+	}
+}
+
+static bool carrying(void *arg)
+{
+	const struct rig *g = arg;
+
+	return g->st->carry_owner == &g->st->drive[0] && g->st->drive[0].carry_io > 0;
+}
+
+TEST(a_drive_that_hangs_in_a_cleaning_holds_no_other_up)
+{
+	struct rig g;
+	uint32_t keys = 0;
+	bool met = false;
+
+	rig_begin(&g, 5, 2, 16 * MiB);
+	g.opts.evict = false;
+	expect_int(rig_open(&g), 0);
+	while (keys < 700 && rig_put(&g, keys, 1, 20000) == 0)
+		keys++;
+	expect(keys > 300);
+	for (uint32_t i = 0; i < keys; i += 3)
+		expect_int(rig_delete(&g, i), 0);
+	for (uint32_t i = 0; i < 4 * keys; i++) {
+		struct rig_op r;
+
+		expect(rig_put_start(&g, &r, i % keys, 2, 20000, STORE_PUT_ANY));
+		if (!met && sim_run_until(carrying, &g, 2 * NS_PER_MS)) {
+			met = true;
+			sim_disk_mode("drive0", SIM_DISK_HANGS);
+		}
+		expect(rig_wait(&r.done));
+		expect(r.res == 0 || r.res == -ENOSPC || r.res == -EIO);
+		store_buf_give(g.st, &r.buf);
+	}
+	expect(met);
+	expect_int(rig_stat(&g).drives_failed, 1);
+	expect(rig_stat(&g).cleaned_segments > 10);
+	sim_disk_mode("drive0", SIM_DISK_WELL);
+	rig_end(&g);
+}
+
+/* --- ends -------------------- */
+
+TEST(a_close_while_a_put_waits_for_a_cleaning_ends)
+{
+	unsigned waited = 0;
+
+	for (unsigned n = 0; n < 6; n++) {
+		struct rig g;
+		struct rig_op r[4];
+		uint32_t keys = 0;
+		bool closed = false;
+
+		rig_begin(&g, 6 + n, 1, 16 * MiB);
+		g.opts.evict = false;
+		g.opts.segment_bytes = 1 << 20;
+		expect_int(rig_open(&g), 0);
+		while (rig_put(&g, keys, 1, 20000) == 0)
+			keys++;
+		for (uint32_t i = 0; i < keys; i += 3)
+			expect_int(rig_delete(&g, i), 0);
+		for (uint32_t i = 0; i < 40 * n; i++)
+			expect_int(rig_put(&g, 3 * (i % (keys / 3)), 2, 20000), 0);
+		for (unsigned i = 0; i < 4; i++)
+			expect(rig_put_start(&g, &r[i], 1 + 3 * i, 2, 500000, STORE_PUT_ANY));
+		waited += !list_empty(&g.st->drive[0].op_wait);
+		store_close(&g.st, rig_closed, &closed);
+		for (unsigned i = 0; i < 4; i++) {
+			expect(rig_wait(&r[i].done));
+			expect(r[i].res == 0 || r[i].res == -ENOSPC);
+			store_buf_return(&r[i].buf);
+		}
+		expect(sim_run_until(rig_is_done, &closed, 5 * NS_PER_S));
+		rig_end(&g);
+	}
+	expect(waited > 0);
+}
+
+TEST(an_index_full_of_deletes_costs_no_value_at_the_next_open)
+{
+	struct rig g;
+
+	rig_begin(&g, 20, 2, 16 * MiB);
+	g.opts.evict = false;
+	g.opts.index_keys_max = 100;
+	expect_int(rig_open(&g), 0);
+	for (uint32_t i = 0; i < 100; i++)
+		expect_int(rig_put(&g, i, 1, 3000), 0);
+	for (uint32_t i = 0; i < 50; i++)
+		expect_int(rig_delete(&g, i), 0);
+	for (uint32_t i = 100; i < 150; i++)
+		expect_int(rig_put(&g, i, 1, 3000), 0);
+	rig_close(&g);
+	expect_int(rig_open(&g), 0);
+	for (uint32_t i = 0; i < 150; i++)
+		expect_int(rig_get(&g, i, 1, 3000), i < 50 ? -ENOENT : 0);
+	expect_int(g.report.dropped_records, 0);
+	rig_end(&g);
+}
+
+TEST(a_flush_tells_of_what_an_earlier_one_lost_that_nobody_asked_for)
+{
+	struct rig g;
+	bool done = false;
+
+	rig_begin(&g, 21, 1, 16 * MiB);
+	g.opts.evict = false;
+	expect_int(rig_open(&g), 0);
+	expect_int(rig_put(&g, 1, 1, 20000), 0);
+	sim_fault_at(SIM_DISK_FLUSH_EIO, 1);
+	(void)sim_run_until(rig_is_done, &done, NS_PER_S);      /* the drive is quiet: a flush */
+	expect_int(sim_fault_hits(SIM_DISK_FLUSH_EIO), 1);
+	expect_int(rig_get(&g, 1, 1, 20000), -ENOENT);
+	expect_int(rig_flush(&g), -EIO);
+	expect_int(rig_put(&g, 1, 1, 20000), 0);
+	expect_int(rig_flush(&g), 0);
+	expect_int(rig_get(&g, 1, 1, 20000), 0);
+	rig_end(&g);
+}
