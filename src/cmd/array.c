@@ -562,7 +562,7 @@ static int namespaces_open(struct array *a, char why[512])
 		int rc = ns_open(a, &all[i], nqn, &a->ns[a->ns_count], why);
 
 		if (rc == -ENOENT && a->opts.set.degraded) {
-			log_error("namespace %u of %s: left out: all of its drives are missing (%s)",
+			log_error("namespace %u of %s: left out, all of its drives are missing: %s",
 				  all[i].nsid, nqn, why);
 			why[0] = '\0';
 			continue;

@@ -11,6 +11,7 @@
 #include "base/must.h"
 
 static const uint8_t super_magic[8] = {'K', 'V', 'O', 'F', 'B', 'L', 'K', 'S'};
+static const uint8_t lost_magic[8] = {'K', 'V', 'O', 'F', 'B', 'L', 'K', 'L'};
 static const uint8_t page_magic[8] = {'K', 'V', 'O', 'F', 'B', 'L', 'K', 'M'};
 
 #define CRC_FROM 12                          /* magic and the crc itself are not covered by it */
@@ -68,6 +69,17 @@ uint64_t blk_part_bytes(uint64_t size_bytes, unsigned shards, unsigned drives)
 	return first_slot_of(chunks) + (chunks << BLK_CHUNK_SHIFT) + BLK_BYTES;
 }
 
+void blk_lost_write(uint8_t out[BLK_BYTES])
+{
+	memset(out, 0, BLK_BYTES);
+	memcpy(out, lost_magic, sizeof(lost_magic));
+}
+
+bool blk_lost_check(const uint8_t in[BLK_BYTES])
+{
+	return memcmp(in, lost_magic, sizeof(lost_magic)) == 0;
+}
+
 void blk_super_write(const struct blk_geometry *g, enum blk_super_state state, uint64_t block,
 		     uint8_t out[BLK_BYTES])
 {
@@ -98,7 +110,8 @@ const char *blk_super_read(const uint8_t in[BLK_BYTES], uint64_t block, struct b
 	if (bytes_all_zero(in, BLK_BYTES))
 		return "blank";
 	if (memcmp(s->magic, super_magic, sizeof(super_magic)) != 0)
-		return "not a superblock of a block namespace";
+		return blk_lost_check(in) ? "of a part whose data was lost with its drive" :
+					    "not a superblock of a block namespace";
 	if (le32_get(s->version) != BLK_VERSION)
 		return "of another version";
 	if (!le32_same(s->crc, crc_of(s, sizeof(*s))))

@@ -38,6 +38,11 @@
 #define BLK_PAGE_ENTRIES 1008u
 #define BLK_SLOTS_MAX 0x7fffffffu
 
+/* At both ends of a part on a drive that took the place of a lost one: what is gone is an error,
+ * never zeros, also where no other part is left to tell that the namespace was made. */
+void blk_lost_write(uint8_t out[BLK_BYTES]);
+bool blk_lost_check(const uint8_t in[BLK_BYTES]);
+
 enum blk_super_state { BLK_MAKING = 1, BLK_MADE = 2 };
 
 /* What a superblock says; the part is useless to anyone for whom one of these is different. */

@@ -30,7 +30,7 @@
 #define SCAN_BYTES (256 * KiB)
 #define SCAN_PAGES (SCAN_BYTES / (BLK_PLACES * BLK_BYTES))
 
-enum part_found { PART_MISSING, PART_BLANK, PART_MAKING, PART_MADE };
+enum part_found { PART_MISSING, PART_BLANK, PART_LOST, PART_MAKING, PART_MADE };
 
 struct opening {
 	const struct block_opts *opts;
@@ -117,6 +117,8 @@ static int super_look(struct opening *o, unsigned i)
 		why[copy] = blk_super_read(o->memory, block, &is, &state);
 		if (why[copy] != NULL) {
 			blank += bytes_all_zero(o->memory, BLK_BYTES);
+			if (blk_lost_check(o->memory) && o->found[i] < PART_LOST)
+				o->found[i] = PART_LOST;
 			continue;
 		}
 		why[copy] = blk_geometry_differs(&is, &p->geometry);
@@ -127,6 +129,8 @@ static int super_look(struct opening *o, unsigned i)
 	}
 	o->repair[i] = why[0] != NULL || why[1] != NULL;
 	if (o->found[i] == PART_MAKING || o->found[i] == PART_MADE)
+		return 0;
+	if (o->found[i] == PART_LOST)
 		return 0;
 	if (blank == 0)
 		return fail(o, -EPROTO, "drive %.150s: superblock of the part: %s", p->path,
@@ -192,9 +196,9 @@ static int parts_known(struct opening *o)
 		struct block_part *p = &o->b->part[i];
 		int rc = 0;
 
-		if (o->found[i] == PART_BLANK) {
-			log_error("block drive %s: its part is blank and others are not: what was "
-				  "on it is lost, its chunks can't be read", p->path);
+		if (o->found[i] == PART_BLANK || o->found[i] == PART_LOST) {
+			log_error("block drive %s: what was on its part is lost, its chunks can't "
+				  "be read", p->path);
 			p->failed = true;
 		} else if (o->found[i] == PART_MAKING ||
 			   (o->found[i] == PART_MADE && o->repair[i])) {
@@ -369,7 +373,8 @@ static int open_steps(struct opening *o)
 		if (o->b->part[i].disk != NULL)
 			rc = super_look(o, i);
 		/* Without one of them nothing is made anew: what is gone may have been made. */
-		made |= o->found[i] == PART_MADE || o->found[i] == PART_MISSING;
+		made |= o->found[i] == PART_MADE || o->found[i] == PART_MISSING ||
+			o->found[i] == PART_LOST;
 	}
 	if (rc == 0)
 		rc = made ? parts_known(o) : parts_make(o);

@@ -26,6 +26,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "store/attach.h"
+#include "store/block_format.h"
 #include "store/set_inner.h"
 
 __attribute__((format(printf, 3, 4))) static int fail(char why[256], int rc, const char *format,
@@ -154,8 +155,8 @@ static struct catalog_ns *ns_find(const struct set *s, uint32_t id)
 
 /* --- namespaces -------------------- */
 
-/* Zeroes [from, from + bytes) of a part. */
-static int extents_clear(struct set *s, struct member *m, const struct disk_extent *e, int count,
+/* Writes s->slot over [from, from + bytes) of a part. */
+static int extents_write(struct set *s, struct member *m, const struct disk_extent *e, int count,
 			 uint64_t from, uint64_t bytes)
 {
 	uint64_t end = from + bytes, at = 0;
@@ -174,7 +175,7 @@ static int extents_clear(struct set *s, struct member *m, const struct disk_exte
 	return 0;
 }
 
-int set_parts_clear(struct set *s, struct member *m, const struct catalog_ns *n)
+int set_parts_clear(struct set *s, struct member *m, const struct catalog_ns *n, bool lost)
 {
 	unsigned drive = m->label.drive;
 	uint64_t bytes = n->part_bytes[drive], ends = bytes_min(bytes, SET_ENDS_BYTES);
@@ -188,9 +189,14 @@ int set_parts_clear(struct set *s, struct member *m, const struct catalog_ns *n)
 		if (count < 0)
 			return -ENOMEM;
 		memset(s->slot, 0, s->slot_bytes);
-		rc = extents_clear(s, m, e, count, 0, ends);
+		rc = extents_write(s, m, e, count, 0, ends);
 		if (rc == 0)
-			rc = extents_clear(s, m, e, count, bytes - ends, ends);
+			rc = extents_write(s, m, e, count, bytes - ends, ends);
+		blk_lost_write(s->slot);
+		if (rc == 0 && lost && n->ns.kind == SET_BLOCK)
+			rc = extents_write(s, m, e, count, 0, BLK_BYTES);
+		if (rc == 0 && lost && n->ns.kind == SET_BLOCK)
+			rc = extents_write(s, m, e, count, bytes - BLK_BYTES, BLK_BYTES);
 		free(e);
 		if (rc != 0)
 			return rc;
@@ -264,7 +270,7 @@ static int ns_place(struct set *s, struct catalog_ns *n, char why[256])
 		must(set_drive_live(s, i));
 		if (!set_room_take(m, n, i))
 			return fail(why, -ENOSPC, "drive %s: has no room", m->path);
-		rc = set_parts_clear(s, m, n);
+		rc = set_parts_clear(s, m, n, false);
 		if (rc != 0)
 			return fail(why, rc, "drive %s: can't be written: %s", m->path,
 				    strerror(-rc));

@@ -56,8 +56,9 @@ struct set_plan {
 /* set.c */
 /* Writes the catalog, one generation on, to all drives. Return: 0; -EIO: no drive has it. */
 int set_commit(struct set *s);
-/* Zeroes the ends of every part that the namespace has on the drive, and flushes. */
-int set_parts_clear(struct set *s, struct member *m, const struct catalog_ns *n);
+/* Zeroes the ends of every part that the namespace has on the drive, and flushes; with lost, those
+ * of blocks say that what was there is lost. */
+int set_parts_clear(struct set *s, struct member *m, const struct catalog_ns *n, bool lost);
 static inline bool set_drive_live(const struct set *s, unsigned drive)
 {
 	return s->drive[drive] != NULL && !s->drive[drive]->broken;

@@ -516,7 +516,7 @@ static int member_join(struct opening *o, struct member *m, unsigned drive)
 	}
 	rc = labels_write(o, m);
 	for (unsigned i = 0; i < c->ns_count && rc == 0; i++) {
-		rc = set_parts_clear(s, m, &c->ns[i]);
+		rc = set_parts_clear(s, m, &c->ns[i], true);
 		if (rc != 0)
 			rc = fail(o, rc, "drive %s: can't be written: %s", m->path, strerror(-rc));
 	}

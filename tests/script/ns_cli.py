@@ -363,6 +363,43 @@ def lone(d):
         assert len(nsids(h)) == before
 
 
+@case('blocks that were on a replaced drive alone are errors and not zeros, until they are made anew')
+def replaced(d):
+    paths = [os.path.join(d, f'drive{i}') for i in range(2)]
+    with Served(d, '--kv', '96MiB', drives=[p + ',size=96MiB' for p in paths]) as a:
+        for _ in range(2):
+            a.json('ns', 'create', '--kind', 'block', '--size', '1MiB')
+        with Host(a.port) as h:
+            for nsid in (2, 3):
+                status_ok(h.io.command(sqe(1, 1, nsid, dptr=sgl(1, 4096)), b'b' * 4096)[0])
+    lost = set()
+    for path in paths:
+        kept = [open(p, 'rb').read() for p in paths]
+        with open(path, 'wb') as f:
+            f.truncate(96 << 20)
+        for more in (['--replace'], [], []):
+            with Served(d, *more, drives=paths) as a, Host(a.port) as h:
+                for nsid in (2, 3):
+                    answer, data = h.io.command(sqe(2, 1, nsid, dptr=sgl(0x5A, 4096)))
+                    assert answer.status == (2, 0x81) or data == b'b' * 4096, (path, nsid, answer)
+                    lost |= {nsid} if answer.status != (0, 0) else set()
+        told = subprocess.run([KVOF, 'fsck', '--drive', paths[0], '--drive', paths[1]],
+                              capture_output=True, text=True)
+        assert (told.returncode == 3) == ('lost with its drive' in told.stderr), told
+        if lost:
+            assert told.returncode == 3, told
+            with Served(d, drives=paths) as a, Host(a.port) as h:
+                nsid = str(min(lost))
+                assert a.run('ns', 'rm', nsid).returncode == 0
+                a.json('ns', 'create', '--kind', 'block', '--size', '1MiB', '--nsid', nsid)
+                answer, data = h.io.command(sqe(2, 1, int(nsid), dptr=sgl(0x5A, 4096)))
+                assert answer.status == (0, 0) and data == bytes(4096), answer
+        for p, bytes_ in zip(paths, kept):
+            with open(p, 'wb') as f:
+                f.write(bytes_)
+    assert lost, 'no namespace lay on one drive'
+
+
 @case('a buffer up to MDTS is taken also where the largest value is smaller')
 def room(d):
     with Served(d, '--kv', '128MiB') as a:
