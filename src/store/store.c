@@ -206,7 +206,7 @@ void op_finish(struct store_op *op, int res)
 		stripe_put_end(op, res);
 	if (list_linked(&s->busy))
 		key_release(st, s);
-	if (res == -ENOSPC)
+	if (res == -ENOSPC && op->key.len != FMT_KEY_PART)   /* its value counts */
 		st->count.no_space++;
 	st->ops_in_flight--;
 	op->done(op, res);

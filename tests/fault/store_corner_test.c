@@ -342,3 +342,22 @@ TEST(a_flush_tells_of_what_an_earlier_one_lost_that_nobody_asked_for)
 	expect_int(rig_get(&g, 1, 1, 20000), 0);
 	rig_end(&g);
 }
+
+TEST(a_refused_store_over_several_drives_counts_once)
+{
+	struct rig g;
+	unsigned refused = 0;
+
+	rig_begin(&g, 22, 2, 40 * MiB);
+	g.opts.value_bytes_max = 4 * MiB;
+	g.opts.buffer_bytes = 32 * MiB;
+	g.opts.segment_bytes = 5 * MiB;
+	g.opts.stripe = true;
+	g.opts.evict = false;
+	expect_int(rig_open(&g), 0);
+	for (uint32_t i = 0; i < 60; i++)
+		refused += rig_put(&g, i, 1, 4 * MiB) == -ENOSPC;
+	expect(refused > 30);
+	expect_int(rig_stat(&g).no_space, refused);
+	rig_end(&g);
+}
