@@ -132,10 +132,10 @@ static int super_look(struct opening *o, unsigned i)
 		return 0;
 	if (o->found[i] == PART_LOST)
 		return 0;
-	if (blank == 0)
-		return fail(o, -EPROTO, "drive %.150s: superblock of the part: %s", p->path,
-			    why[0]);
-	o->found[i] = PART_BLANK;
+	o->found[i] = blank == 0 ? PART_LOST : PART_BLANK;
+	if (blank == 0 && !o->opts->parts.degraded)
+		return fail(o, -EPROTO, "drive %.150s: superblock of the part: %s; open degraded "
+			    "to go on without it", p->path, why[0]);
 	return 0;
 }
 

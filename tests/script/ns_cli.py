@@ -400,6 +400,31 @@ def replaced(d):
     assert lost, 'no namespace lay on one drive'
 
 
+@case('a block part with no whole superblock is refused, and degraded costs its own blocks')
+def headless(d):
+    paths = [os.path.join(d, f'drive{i}') for i in range(2)]
+    with Served(d, '--kv', '96MiB', drives=[p + ',size=96MiB' for p in paths]) as a:
+        a.json('ns', 'create', '--kind', 'block', '--size', '4MiB')
+        with Host(a.port) as h:
+            status_ok(h.io.command(kv(1, 1, b'k', 4, dptr=sgl(1, 4)), b'data')[0])
+    for path in paths:
+        with open(path, 'r+b') as f:
+            whole = f.read()
+            at = whole.find(b'KVOFBLKS')
+            while at >= 0:
+                f.seek(at + 40)
+                f.write(bytes([whole[at + 40] ^ 1]))
+                at = whole.find(b'KVOFBLKS', at + 1)
+    got = subprocess.run([KVOF, 'serve', '--listen', 'tcp://127.0.0.1:0', '--control', 'none',
+                          '--drive', paths[0], '--drive', paths[1]], capture_output=True, text=True)
+    assert got.returncode == 4 and 'degraded' in got.stderr, got
+    with Served(d, '--degraded', drives=paths) as a, Host(a.port) as h:
+        answer, data = h.io.command(kv(2, 1, b'k', 4, dptr=sgl(0x5A, 4)))
+        assert answer.status == (0, 0) and data == b'data', answer
+        assert h.io.command(sqe(2, 1, 2, dptr=sgl(0x5A, 4096)))[0].status == (2, 0x81)
+        assert h.io.command(sqe(1, 1, 2, dptr=sgl(1, 4096)), bytes(4096))[0].status == (2, 0x80)
+
+
 @case('a buffer up to MDTS is taken also where the largest value is smaller')
 def room(d):
     with Served(d, '--kv', '128MiB') as a:
