@@ -685,6 +685,11 @@ void array_close(struct array *a)
 	a->ns_count = a->seen_count = 0;
 }
 
+const char *array_busy_drive(const struct array *a)
+{
+	return a->set != NULL ? set_busy_drive(a->set) : NULL;
+}
+
 void array_free(struct array **ap)
 {
 	struct array *a = *ap;

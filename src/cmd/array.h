@@ -53,6 +53,8 @@ struct array_opts {
 int array_open(const struct array_opts *opts, struct array **out, char why[512]);
 /* Stores and pools; array_free() the rest, on the thread that opened it. */
 void array_close(struct array *a);
+/* After array_close(): the drive that never answered; NULL: none, array_free() may be called. */
+const char *array_busy_drive(const struct array *a);
 void array_free(struct array **a);
 
 /* Opens the target over what is there; `opts` brings the limits. */

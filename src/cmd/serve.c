@@ -662,6 +662,18 @@ static int serve_open(struct serve *s)
 	return code != 0 ? code : open_http(s);
 }
 
+/* A drive that never answers keeps its part, and the kernel may still write into our memory. */
+static void leave_busy_drive(const struct serve *s)
+{
+	const char *path = array_busy_drive(s->array);
+
+	if (path == NULL)
+		return;
+	cmd_error("serve", "drive %s: it still owes answers: stopped without it; the next start "
+		  "recovers what it has", path);
+	_exit(CMD_FAILED);
+}
+
 /* What was opened is closed in order, also when opening went wrong in the middle. */
 static void serve_run(struct serve *s, bool serving)
 {
@@ -669,6 +681,7 @@ static void serve_run(struct serve *s, bool serving)
 		if (s->array == NULL)
 			return;
 		array_close(s->array);
+		leave_busy_drive(s);
 		array_free(&s->array);
 		return;
 	}
@@ -689,6 +702,7 @@ static void serve_run(struct serve *s, bool serving)
 	loop_timer_cancel(s->loop[0], &s->watchdog);
 	if (s->http != NULL)
 		http_free(&s->http);
+	leave_busy_drive(s);
 	array_free(&s->array);
 }
 

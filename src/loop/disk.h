@@ -72,6 +72,8 @@ int disk_open_part(struct loop *loop, struct disk *whole, const struct disk_exte
 
 /* No I/O may be in flight; a whole's parts are closed before. */
 void disk_close(struct disk **disk);
+/* Parts of a whole that are open; any thread. */
+unsigned disk_parts(const struct disk *whole);
 
 const struct disk_info *disk_info(const struct disk *disk);
 const struct disk_counts *disk_counts(const struct disk *disk);

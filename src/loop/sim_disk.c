@@ -661,6 +661,16 @@ static void sim_disk_forget(struct disk *d)
 	free(d);
 }
 
+unsigned disk_parts(const struct disk *whole)
+{
+	unsigned count = 0;
+
+	must(!whole->part);
+	LIST_FOR_EACH(link, &whole->medium->opens)
+		count += container_of(link, struct disk, of_medium)->part;
+	return count;
+}
+
 void disk_close(struct disk **disk)
 {
 	struct disk *d;

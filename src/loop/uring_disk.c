@@ -415,6 +415,12 @@ static uint64_t disk_place(const struct disk *d, uint64_t at_bytes, uint64_t *re
 	return d->extent[low].offset_bytes + at_bytes;
 }
 
+unsigned disk_parts(const struct disk *whole)
+{
+	OBJ_CHECK(whole, RING_DISK_MAGIC);
+	return atomic_load(&whole->parts);
+}
+
 void disk_close(struct disk **disk)
 {
 	struct disk *d;

@@ -87,6 +87,9 @@ struct set_opts {
  */
 int set_open(const struct set_opts *opts, struct loop *loop, struct set **out,
 	     struct store_report *report);
+/* The drive of which a part is still open, since its I/O has not come back; NULL: none. Any
+ * thread. */
+const char *set_busy_drive(const struct set *set);
 /* All parts are closed before. */
 void set_close(struct set **set);
 /* For tests: the process has died; its memory goes, its drives are not touched. */

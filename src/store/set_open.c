@@ -753,6 +753,16 @@ int set_open(const struct set_opts *opts, struct loop *loop, struct set **out,
 	return rc;
 }
 
+const char *set_busy_drive(const struct set *s)
+{
+	OBJ_CHECK(s, SET_MAGIC);
+	for (unsigned i = 0; i < s->drive_count; i++)
+		if (s->drive[i] != NULL && s->drive[i]->disk != NULL &&
+		    disk_parts(s->drive[i]->disk) > 0)
+			return s->drive[i]->path;
+	return NULL;
+}
+
 void set_close(struct set **set)
 {
 	struct set *s;

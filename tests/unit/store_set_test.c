@@ -17,10 +17,13 @@ TEST(a_namespace_is_a_store_on_parts_of_every_drive_also_after_reopening)
 	id = set_rig_kv(&r, 0);
 	expect(!set_was_made(r.set));
 	for (unsigned shard = 0; shard < 2; shard++) {
+		expect(set_busy_drive(r.set) == NULL);
 		expect_int(set_rig_store(&r, id, shard), 0);
+		expect(set_busy_drive(r.set) != NULL);
 		expect_int(rig_put(&r.g, 1, shard + 1, 70000), 0);
 		expect_int(rig_stat(&r.g).drives, 3);
 		rig_close(&r.g);
+		expect(set_busy_drive(r.set) == NULL);
 	}
 	set_rig_close(&r);
 	expect_int(set_rig_open(&r), 0);
