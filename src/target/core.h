@@ -71,7 +71,7 @@ struct req {
 	enum req_state state;
 	bool answered, failed, shared, wants_buf;
 	bool guessed;                        /* Retrieve: its value is as long as the room, maybe */
-	bool pulls;                          /* its data comes by R2T */
+	bool pulls;                          /* its data comes by R2T, and is not here yet */
 	bool small;                          /* shared, of lane->small_bytes */
 	bool moves, unproven;                /* shared, waits for the host; one not proven */
 	uint16_t bad_offset;                 /* byte of the SQE that was wrong, for the error log */
@@ -116,6 +116,7 @@ struct queue {
 	struct list_link link;               /* lane->queues */
 	struct msg msg, closed_msg;          /* to its lane, and back */
 	uint64_t leased_bytes;               /* of seat->leased_bytes, by requests of this queue */
+	unsigned pulling;                    /* requests with req->pulls */
 	uint64_t moved_bytes, moved_ns;      /* of the connection, when it was last looked at */
 	struct loop_timer timer;             /* Connect must come; after Disconnect, the close */
 	uint16_t qid, entries, sqhd;

@@ -15,7 +15,8 @@
  * When there is room again, the one who holds least is served first, and nobody passes it, but for
  * the small ones in their part: a large value does not starve. Requests of one controller keep
  * their order. Data that came in its capsule waits for no host; while it waits for room its
- * connection is not read.
+ * connection is not read, so it does not wait where its own queue waits for data on that
+ * connection: these requests would wait for each other.
  *
  * Pressure: while a request waits, the connections that hold buffers and wait for their hosts are
  * looked at every PRESSURE_LOOK_NS. One on which no byte has moved between two looks is not proven
@@ -198,6 +199,15 @@ static void share_pump(struct lane *lane)
 	}
 }
 
+/* Its capsule's data is in the way of what others of its queue wait for. */
+static bool holds_own_data_up(const struct req *req)
+{
+#ifdef KVOF_PLANT_CAPSULE_WAITS
+	return false;
+#endif
+	return req->kv.dir == NV_DATA_TO_CONTROLLER && !req->pulls && req->queue->pulling > 0;
+}
+
 void req_share_take(struct req *req, uint32_t bytes, void (*ready)(struct req *req))
 {
 	struct seat *seat = req->queue->seat;
@@ -206,9 +216,10 @@ void req_share_take(struct req *req, uint32_t bytes, void (*ready)(struct req *r
 	/* what it takes of the pool: whole blocks, and the record's header */
 	req->share_bytes = (uint32_t)bytes_round_up((uint64_t)bytes + 512, 4096);
 	req->ready = ready;
-	if (list_empty(&seat->share_wait) &&
-	    (room_for_small(req) ||
-	     (list_empty(&seat->lane->waiters) && room_for(req) == ROOM))) {
+	if (holds_own_data_up(req) ||
+	    (list_empty(&seat->share_wait) &&
+	     (room_for_small(req) ||
+	      (list_empty(&seat->lane->waiters) && room_for(req) == ROOM)))) {
 		share_admit(req);
 		return;
 	}
@@ -249,7 +260,9 @@ static void buf_take(struct req *req, uint32_t bytes, bool plain, void (*ready)(
 	req->wants_buf = true;
 	req->wait = (struct store_buf_wait){
 		.payload_bytes = bytes, .plain = plain, .ready = req_buf_ready};
+	must(!req->pulls);
 	req->pulls = req->kv.dir == NV_DATA_TO_CONTROLLER && req->cmd->inline_bytes == 0;
+	req->queue->pulling += req->pulls;
 	req_share_take(req, bytes, ready);
 }
 
@@ -291,8 +304,18 @@ static void moves_end(struct req *req)
 	}
 }
 
+static void pull_end(struct req *req)
+{
+	if (!req->pulls)
+		return;
+	must(req->queue->pulling > 0);
+	req->queue->pulling--;
+	req->pulls = false;
+}
+
 void req_moved(struct req *req)
 {
+	pull_end(req);
 	if (!req->shared || !req->moves)
 		return;
 	req->queue->seat->proven = true;

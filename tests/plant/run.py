@@ -51,6 +51,9 @@ PLANTS = {
     'orphans_kept': (
         'tests/fault/store_stripe_test',
         'a_kill_at_every_write_leaves_the_old_value_or_the_new'),
+    'capsule_waits': (
+        'tests/unit/target_share_test',
+        'data_in_a_capsule_does_not_wait_for_what_comes_behind_it'),
     'catalog_checksum_ignored': (
         'tests/unit/store_set_test',
         'any_one_catalog_is_enough_and_without_all_four_the_drive_is_refused'),
