@@ -64,7 +64,8 @@ class Array:
             drive.unlink(missing_ok=True)
 
     def command(self) -> List[str]:
-        out = [str(self.kvof), "serve", "--listen", self.target]
+        # no scrub: what the drives read is to be what was asked for
+        out = [str(self.kvof), "serve", "--listen", self.target, "--scrub", "0B"]
         for drive in self.drives:
             out += ["--drive", f"{drive},size={self.drive_bytes >> 20}MiB"]
         return out
