@@ -27,7 +27,8 @@ class Array:
         self.start()
 
     def start(self):
-        command = [KVOF, 'serve', '--listen', 'tcp://127.0.0.1:0', '--kv', f'{CAP_MIB}MiB']
+        command = [KVOF, 'serve', '--listen', 'tcp://127.0.0.1:0', '--kv', f'{CAP_MIB}MiB',
+                   '--drive-depth', '32']     # else the probe of the depth reads the drives too
         for file in self.files:
             command += ['--drive', f'{file},size={DRIVE_MIB}MiB']
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE,

@@ -206,8 +206,9 @@ TEST(three_threads_call_a_volume_whose_shards_are_theirs)
 		expect(stat.writes > 0 && stat.reads > 0 && stat.io_errors == 0);
 		expect_int(stat.drives, DRIVES);
 		all_send(close_run);
-		for (unsigned i = 0; i < LOOPS; i++) {
+		for (unsigned i = 0; i < LOOPS; i++)
 			pthread_join(thread[i], NULL);
+		for (unsigned i = 0; i < LOOPS; i++) {     /* none is left that rings a bell */
 			loop_close(&caller[i].loop);
 			caller[i].rounds = ROUNDS;
 		}
