@@ -13,6 +13,7 @@
 #include <sys/uio.h>
 
 #include "base/must.h"
+#include "cache/dev_rate.h"
 #include "cache/frame.h"
 #include "cache/identity.h"
 #include "cache/prefix.h"
@@ -36,10 +37,12 @@ struct tier_part {
 	struct host_op op;
 	struct tier_op *owner;
 	struct frame_footer footer;
+	struct dev_rate_mark mark;
 	struct iovec *iov;                 /* room for the block's pieces and the footer */
 	uint32_t index;                    /* of count */
 	bool head;                         /* (0 of 1) beside parts of a larger block */
 	bool flying, busy;
+	bool held;                         /* good, and lands when the head has been seen */
 };
 
 enum tier_stage {
@@ -52,6 +55,7 @@ struct tier_run {
 	enum tier_stage stage;
 	enum kvof_reason worst;
 	uint32_t cut_bytes, part_count;    /* of this round */
+	uint32_t our_cut_bytes;            /* of the first: what allow counts */
 	uint32_t check_count;              /* parts of the block that is there already */
 	uint64_t block_bytes;
 	uint32_t items, next, flying, busy;
@@ -59,6 +63,10 @@ struct tier_run {
 	bool with_head, canceled, head_seen, single;
 	bool odd;                          /* a good part that is cut in another way */
 	bool overwrite;                    /* what is there is of no use */
+	bool answering;                    /* inside an answer: pump() follows */
+	bool ending;                       /* done comes on a turn of its own */
+	uint32_t entry, piece;             /* DRAM: what is read, and where */
+	uint64_t moved_bytes;
 	unsigned rounds;
 	struct frame head;                 /* when head_seen */
 	uint64_t sum;                      /* over parts that are done */
@@ -74,6 +82,16 @@ struct tier_op {
 	uint64_t deadline_ns;              /* absolute; 0: none */
 	struct tier_part *part;            /* tier_slots() of them, each with its iov */
 	unsigned part_slots;
+	/*
+	 * Load, streaming. allow: parts [0, allow), counted in tier_cut() of this tier, may be
+	 * started (0: all of them); raise it and call more(). landed (NULL: nobody asks): the
+	 * verified bytes of that part, [part * landed_cut_bytes, ...) of value_bytes, lie in the
+	 * buffer; in any order, each at most once, never inside start(), not after done. It may
+	 * call more() and cancel(). A block that was cut elsewhere lands in other parts than ours.
+	 */
+	uint32_t allow;
+	void (*landed)(struct tier_op *op, uint32_t part, uint32_t part_count);
+	uint32_t landed_cut_bytes;         /* filled before landed */
 	/* filled before done */
 	enum kvof_reason reason;
 	uint64_t value_bytes;
@@ -88,8 +106,18 @@ struct tier_op {
 	struct tier_run run;
 };
 
+/* The device that would serve a block, as measured; 0: not known yet. */
+struct tier_speed {
+	uint64_t latency_ns;               /* of a small read when idle; grows while it is silent */
+	uint64_t bytes_per_s;              /* when busy */
+	uint64_t queued_bytes;             /* asked for and not there yet */
+	uint64_t samples;                  /* reads that have ended */
+	uint64_t quiet_ns;                 /* since the last of them */
+	bool live;                         /* false: it would answer KVOF_UNREACHABLE at once */
+};
+
 struct tier_ops {
-	const char *name;                  /* "dram", "remote" */
+	const char *name;                  /* "dram", "flash", "remote" */
 	/* Memory only, no I/O. */
 	bool (*has)(const struct tier *t, const struct kvof_id *id);
 	void (*start)(struct tier *t, struct tier_op *op);
@@ -101,12 +129,31 @@ struct tier_ops {
 	bool (*keep)(struct tier *t, const struct tier_op *op);
 	/* Used now: later than all others; lease_ns: stays until then at least. NULL: no order. */
 	void (*touch)(struct tier *t, const struct kvof_id *id, uint64_t lease_until_ns);
+	/* op->allow was raised (or 0: all). Nothing of it is done inside, but what is started. */
+	void (*more)(struct tier *t, struct tier_op *op);
+	/* Of the device that would serve id. */
+	void (*speed)(const struct tier *t, const struct kvof_id *id, struct tier_speed *out);
 };
 
 struct tier {
 	const struct tier_ops *ops;
 	void *self;                        /* struct dram, struct remote */
+	uint32_t cut_bytes;                /* largest payload of a part; tier_cut_set() */
+	uint32_t layer_count;              /* of a block, all equal; 0: not known or not equal */
 };
+
+/* Payload of a part of a block of so many bytes: the largest whole number of layers that fits
+ * cut_bytes, else the largest even share of a layer. */
+uint32_t tier_cut_layers(uint32_t cut_bytes, uint32_t layer_count, uint64_t block_bytes);
+
+/* How this tier cuts a block of block_bytes that it saves, and guesses one that it loads. */
+static inline uint32_t tier_cut(const struct tier *t, uint64_t block_bytes)
+{
+	return tier_cut_layers(t->cut_bytes, t->layer_count, block_bytes);
+}
+
+/* From now on; also those in flight keep what they began with. */
+void tier_cut_set(struct tier *t, uint32_t cut_bytes, uint32_t layer_count);
 
 /* How many parts an operation needs room for. */
 static inline unsigned tier_slots(enum kvof_op kind, uint64_t bytes, uint32_t cut_bytes)

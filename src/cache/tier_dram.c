@@ -5,7 +5,9 @@
  *
  * Invariants: free pieces + pieces of entries = all pieces; the entries on `order` are exactly the
  * ones in the table; the front of `order` was used longest ago. An entry under lease is kept.
- * A block is immutable: a second save of an identity changes nothing.
+ * A block is immutable: a second save of an identity changes nothing. A load copies one part a turn
+ * and pins its entry until it is over: evicted by nobody, and if it is deleted meanwhile its pieces
+ * are free when the last pin is gone.
  *
  * The owner touches a prefix from its tail to its head, so that tails are evicted first.
  * All memory is reserved at open. Owned by one loop.
@@ -14,12 +16,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "base/list.h"
 #include "cache/tier.h"
 
 #define DRAM_MAGIC 0x6472616du
 #define DRAM_NONE UINT32_MAX
+#define DRAM_CUT_BYTES ((uint32_t)(4 * MiB) - FRAME_BYTES)  /* until tier_cut_set() */
+#define DRAM_LATENCY_NS 10000              /* two turns of the loop */
 
 struct dram_entry {
 	struct list_link link;             /* on order, or on idle */
@@ -27,6 +32,8 @@ struct dram_entry {
 	uint64_t bytes, lease_until_ns;
 	uint32_t first;                    /* piece */
 	uint32_t chain;                    /* next entry of the bucket */
+	uint32_t pins;
+	bool gone;                         /* deleted, but pinned */
 };
 
 struct dram {
@@ -41,6 +48,7 @@ struct dram {
 	uint32_t *bucket, bucket_mask;
 	struct list_link order, idle;
 	uint64_t evicted, refused, blocks;
+	uint64_t bytes_per_s, loads, queued_bytes;
 };
 
 static struct dram *dram_of(const struct tier *t)
@@ -75,16 +83,12 @@ static uint32_t pieces_for(const struct dram *d, uint64_t bytes)
 	return n == 0 ? 1 : n > DRAM_NONE - 1 ? DRAM_NONE - 1 : (uint32_t)n;
 }
 
-static void entry_drop(struct dram *d, struct dram_entry *e)
+/* Gives the pieces back; nobody finds or reads the entry any more. */
+static void entry_free(struct dram *d, struct dram_entry *e)
 {
-	uint32_t *at = bucket_of(d, &e->id), index = (uint32_t)(e - d->entry);
 	uint32_t last = e->first, count = 1;
 
-	while (*at != index) {
-		must(*at != DRAM_NONE);
-		at = &d->entry[*at].chain;
-	}
-	*at = e->chain;
+	must(e->pins == 0 && !list_linked(&e->link));
 	while (d->next[last] != DRAM_NONE) {
 		last = d->next[last];
 		count++;
@@ -93,10 +97,31 @@ static void entry_drop(struct dram *d, struct dram_entry *e)
 	d->next[last] = d->free_first;
 	d->free_first = e->first;
 	d->piece_free += count;
-	d->blocks--;
-	list_remove(&e->link);
 	list_push_back(&d->idle, &e->link);
 	must(d->piece_free <= d->piece_count);
+}
+
+static void entry_drop(struct dram *d, struct dram_entry *e)
+{
+	uint32_t *at = bucket_of(d, &e->id), index = (uint32_t)(e - d->entry);
+
+	while (*at != index) {
+		must(*at != DRAM_NONE);
+		at = &d->entry[*at].chain;
+	}
+	*at = e->chain;
+	d->blocks--;
+	list_remove(&e->link);
+	e->gone = e->pins > 0;
+	if (!e->gone)
+		entry_free(d, e);
+}
+
+static void entry_unpin(struct dram *d, struct dram_entry *e)
+{
+	must(e->pins > 0);
+	if (--e->pins == 0 && e->gone)
+		entry_free(d, e);
 }
 
 static bool entry_leased(const struct dram_entry *e, uint64_t now_ns)
@@ -105,6 +130,11 @@ static bool entry_leased(const struct dram_entry *e, uint64_t now_ns)
 	return false;
 #endif
 	return e->lease_until_ns > now_ns;
+}
+
+static bool entry_stays(const struct dram_entry *e, uint64_t now_ns)
+{
+	return e->pins > 0 || entry_leased(e, now_ns);
 }
 
 /* Frees pieces by dropping what was used longest ago. False, and nothing dropped, when leases hold
@@ -120,7 +150,7 @@ static bool room_make(struct dram *d, uint32_t pieces)
 
 		if (found >= pieces)
 			break;
-		if (!entry_leased(e, now))
+		if (!entry_stays(e, now))
 			found += pieces_for(d, e->bytes);
 	}
 	if (found < pieces)
@@ -130,7 +160,7 @@ static bool room_make(struct dram *d, uint32_t pieces)
 
 		if (d->piece_free >= pieces)
 			break;
-		if (!entry_leased(e, now)) {
+		if (!entry_stays(e, now)) {
 			entry_drop(d, e);
 			d->evicted++;
 		}
@@ -151,6 +181,8 @@ static struct dram_entry *entry_new(struct dram *d, const struct kvof_id *id, ui
 	e->id = *id;
 	e->bytes = bytes;
 	e->lease_until_ns = 0;
+	e->pins = 0;
+	e->gone = false;
 	e->first = last = d->free_first;
 	for (uint32_t i = 1; i < pieces; i++)
 		last = d->next[last];
@@ -178,12 +210,11 @@ static void piece_move(struct cursor *c, uint8_t *piece, uint64_t bytes, bool to
 		char *at;
 
 		must(c->at < c->iov_count);
-		left = c->iov[c->at].iov_len - c->offset;
-		if (left == 0) {
-			c->at++;
-			c->offset = 0;
+		if (c->offset >= c->iov[c->at].iov_len) {
+			c->offset -= c->iov[c->at++].iov_len;
 			continue;
 		}
+		left = c->iov[c->at].iov_len - c->offset;
 		step = bytes_min(left, bytes);
 		at = (char *)c->iov[c->at].iov_base + c->offset;
 		if (to_caller)
@@ -196,8 +227,8 @@ static void piece_move(struct cursor *c, uint8_t *piece, uint64_t bytes, bool to
 	}
 }
 
-static void entry_move(struct dram *d, const struct dram_entry *e, const struct tier_op *op,
-		       bool to_caller)
+/* Fills an entry with the block that op holds. */
+static void entry_fill(struct dram *d, const struct dram_entry *e, const struct tier_op *op)
 {
 	struct cursor c = {op->iov, op->iov_count, 0, 0};
 	uint64_t left = e->bytes;
@@ -207,9 +238,28 @@ static void entry_move(struct dram *d, const struct dram_entry *e, const struct 
 		uint64_t step = bytes_min(left, d->piece_bytes);
 
 		must(at < d->piece_count);
-		piece_move(&c, d->slab + at * d->piece_bytes, step, to_caller);
+		piece_move(&c, d->slab + at * d->piece_bytes, step, false);
 		left -= step;
 		at = d->next[at];
+	}
+}
+
+/* The next bytes of a load, from where it stands. */
+static void entry_read(struct dram *d, struct tier_op *op, uint64_t bytes)
+{
+	struct tier_run *run = &op->run;
+	struct cursor c = {op->iov, op->iov_count, 0, run->moved_bytes};
+
+	while (bytes > 0) {
+		uint64_t in = run->moved_bytes % d->piece_bytes;
+		uint64_t step = bytes_min(bytes, d->piece_bytes - in);
+
+		must(run->piece < d->piece_count);
+		piece_move(&c, d->slab + run->piece * d->piece_bytes + in, step, true);
+		bytes -= step;
+		run->moved_bytes += step;
+		if (in + step == d->piece_bytes)
+			run->piece = d->next[run->piece];
 	}
 }
 
@@ -228,7 +278,7 @@ static bool tier_dram_keep(struct tier *t, const struct tier_op *op)
 		d->refused++;
 		return false;
 	}
-	entry_move(d, entry_new(d, &op->id, op->value_bytes), op, false);
+	entry_fill(d, entry_new(d, &op->id, op->value_bytes), op);
 	return true;
 }
 
@@ -253,24 +303,145 @@ void dram_unlease(struct tier *t, const struct kvof_id *id)
 		e->lease_until_ns = 0;
 }
 
-static void dram_done(struct loop_op *soon, int res)
+/* --- a load, one part a turn ------------------------------------------------------------------ */
+
+static uint64_t clock_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+static void dram_turn(struct loop_op *soon, int res);
+
+static void turn_soon(struct dram *d, struct tier_op *op)
+{
+	must(op->run.flying == 0);
+	op->run.flying = 1;
+	op->soon = (struct loop_op){.done = dram_turn};
+	loop_soon(d->loop, &op->soon, 0);
+}
+
+static void dram_over(struct dram *d, struct tier_op *op, enum kvof_reason reason)
+{
+	struct tier_run *run = &op->run;
+
+	if (op->kind == KVOF_LOAD && run->part_count > 0) {
+		entry_unpin(d, &d->entry[run->entry]);
+		d->queued_bytes -= run->block_bytes;
+	}
+	run->stage = TIER_OVER;
+	op->reason = reason;
+	op->done(op);
+}
+
+/* Copies the next part. */
+static void part_copy(struct dram *d, struct tier_op *op)
+{
+	struct tier_run *run = &op->run;
+	uint64_t begin = clock_ns(), took;
+	uint32_t bytes = frame_part_bytes(run->block_bytes, run->cut_bytes, run->next);
+
+	entry_read(d, op, bytes);
+	took = clock_ns() - begin + 1;
+	run->next++;
+	if (bytes >= d->piece_bytes) {
+		uint64_t sample = (uint64_t)bytes * NS_PER_S / took;
+
+		d->bytes_per_s = d->bytes_per_s == 0 ? sample : (3 * d->bytes_per_s + sample) / 4;
+	}
+}
+
+static bool may_copy(const struct tier_op *op)
+{
+	return op->run.next < op->run.part_count && (op->allow == 0 || op->run.next < op->allow);
+}
+
+static void dram_turn(struct loop_op *soon, int res)
 {
 	struct tier_op *op = container_of(soon, struct tier_op, soon);
+	struct dram *d = dram_of(op->tier);
+	struct tier_run *run = &op->run;
 
-	op->done(op);
+	run->flying = 0;
+	if (run->worst == KVOF_OK && !run->canceled && may_copy(op)) {
+		part_copy(d, op);
+		run->answering = true;
+		if (op->landed != NULL)
+			op->landed(op, run->next - 1, run->part_count);
+		run->answering = false;
+	}
+	if (run->canceled)
+		dram_over(d, op, KVOF_CANCELED);
+	else if (run->worst != KVOF_OK || run->next == run->part_count)
+		dram_over(d, op, run->worst);
+	else if (may_copy(op))
+		turn_soon(d, op);
 }
 
 static enum kvof_reason dram_load(struct dram *d, struct tier_op *op)
 {
 	struct dram_entry *e = entry_find(d, &op->id);
+	struct tier_run *run = &op->run;
 
 	if (e == NULL)
 		return KVOF_ABSENT;
-	op->value_bytes = e->bytes;
+	op->value_bytes = run->block_bytes = e->bytes;
 	if (e->bytes > op->bytes)
 		return KVOF_SHORT;
-	entry_move(d, e, op, true);
+	e->pins++;
+	d->loads++;
+	d->queued_bytes += e->bytes;
+	run->cut_bytes = op->landed_cut_bytes = tier_cut(&d->tier, e->bytes);
+	run->part_count = frame_part_count(e->bytes, run->cut_bytes);
+	run->entry = (uint32_t)(e - d->entry);
+	run->piece = e->first;
 	return KVOF_OK;
+}
+
+static void tier_dram_cancel(struct tier *t, struct tier_op *op)
+{
+	struct tier_run *run = &op->run;
+
+	if (run->stage == TIER_OVER || run->part_count == 0)
+		return;                    /* the answer is on its way already */
+	run->canceled = true;
+	if (run->flying == 0 && !run->answering)
+		turn_soon(dram_of(t), op);
+}
+
+static void tier_dram_late(struct tier *t, struct tier_op *op)
+{
+	struct tier_run *run = &op->run;
+
+	if (run->stage == TIER_OVER || run->part_count == 0)
+		return;
+	run->worst = KVOF_LATE;
+	if (run->flying == 0 && !run->answering)
+		turn_soon(dram_of(t), op);
+}
+
+static void tier_dram_more(struct tier *t, struct tier_op *op)
+{
+	struct tier_run *run = &op->run;
+
+	must(op->tier == t && op->kind == KVOF_LOAD);
+	if (run->stage != TIER_OVER && run->flying == 0 && !run->answering && may_copy(op))
+		turn_soon(dram_of(t), op);
+}
+
+static void tier_dram_speed(const struct tier *t, const struct kvof_id *id, struct tier_speed *out)
+{
+	const struct dram *d = dram_of(t);
+
+	*out = (struct tier_speed){
+		.latency_ns = DRAM_LATENCY_NS,
+		.bytes_per_s = d->bytes_per_s,
+		.queued_bytes = d->queued_bytes,
+		.samples = d->loads,
+		.live = true,
+	};
 }
 
 static enum kvof_reason dram_save(struct dram *d, struct tier_op *op)
@@ -296,29 +467,25 @@ static void tier_dram_start(struct tier *t, struct tier_op *op)
 	struct dram *d = dram_of(t);
 
 	loop_must_own(d->loop);
+	op->tier = t;
 	op->busy = false;
 	op->value_bytes = op->verify_ns = 0;
+	op->run = (struct tier_run){.stage = TIER_PARTS};
 	switch (op->kind) {
 	case KVOF_LOAD:
-		op->reason = dram_load(d, op);
+		op->run.worst = dram_load(d, op);
 		break;
 	case KVOF_SAVE:
-		op->reason = dram_save(d, op);
+		op->run.worst = dram_save(d, op);
 		break;
 	case KVOF_EXISTS_OP:
-		op->reason = entry_find(d, &op->id) != NULL ? KVOF_OK : KVOF_ABSENT;
+		op->run.worst = entry_find(d, &op->id) != NULL ? KVOF_OK : KVOF_ABSENT;
 		break;
 	case KVOF_DELETE:
-		op->reason = dram_delete(d, op);
+		op->run.worst = dram_delete(d, op);
 		break;
 	}
-	op->soon = (struct loop_op){.done = dram_done};
-	loop_soon(d->loop, &op->soon, 0);
-}
-
-static void tier_dram_cancel(struct tier *t, struct tier_op *op)
-{
-	/* the answer is on its way already */
+	turn_soon(d, op);
 }
 
 static const struct tier_ops tier_dram_ops = {
@@ -326,6 +493,9 @@ static const struct tier_ops tier_dram_ops = {
 	.has = tier_dram_has,
 	.start = tier_dram_start,
 	.cancel = tier_dram_cancel,
+	.late = tier_dram_late,
+	.more = tier_dram_more,
+	.speed = tier_dram_speed,
 	.keep = tier_dram_keep,
 	.touch = tier_dram_touch,
 };
@@ -351,7 +521,7 @@ int dram_open(struct loop *loop, uint64_t bytes, struct tier **out)
 	if (d == NULL)
 		return -ENOMEM;
 	OBJ_INIT(d, DRAM_MAGIC);
-	d->tier = (struct tier){&tier_dram_ops, d};
+	d->tier = (struct tier){.ops = &tier_dram_ops, .self = d, .cut_bytes = DRAM_CUT_BYTES};
 	d->loop = loop;
 	d->piece_bytes = piece_bytes;
 	d->piece_count = d->piece_free = (uint32_t)(bytes / piece_bytes);

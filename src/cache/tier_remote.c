@@ -17,6 +17,11 @@
  * Payload goes between the wire and the caller's memory; the footer has memory of its own. Where
  * the value is shorter than the room, its footer lies in the caller's buffer, and is read there.
  *
+ * A load that streams (landed) tells of each part when it is good and the head has said that it is
+ * a part of this block; a part that is sooner than the head is held, with its slot. A load that may
+ * not start all of its parts yet (allow) is parked when nothing of it flies, until more() or its
+ * end.
+ *
  * Invariants: flying counts parts between host_submit() and done; busy those whose buffers the host
  * still owns; an operation is done when nothing flies, and released when nothing is busy.
  *
@@ -28,6 +33,7 @@
 #include <time.h>
 
 #include "base/hash.h"
+#include "cache/dev_rate.h"
 #include "cache/tier.h"
 
 #define REMOTE_MAGIC 0x72656d6fu
@@ -41,7 +47,7 @@ struct remote {
 	struct loop *loop;
 	struct host *host;
 	struct prefix *known;
-	uint32_t cut_bytes;
+	struct dev_rate rate;
 	uint64_t in_flight;                /* operations */
 	uint32_t flying;                   /* values */
 	struct list_link starved;          /* operations that wait for flying to fall */
@@ -123,6 +129,8 @@ static void stage_go(struct tier_op *op, enum tier_stage to)  /* the only writer
 	must(stage_next[run->stage] & 1u << to);
 	run->stage = to;
 	run->next = 0;
+	for (unsigned i = 0; i < op->part_slots; i++)
+		op->part[i].held = false;
 	run->items = to == TIER_CHECK ? run->check_count :
 		     to == TIER_PARTS ? run->part_count + (run->with_head ? 1 : 0) : 1;
 	if (to != TIER_HEAD) {
@@ -269,6 +277,7 @@ static void part_released(struct host_op *hop);
 
 static void part_start(struct tier_op *op, struct tier_part *part)
 {
+	struct remote *r = remote_of(op->tier);
 	struct tier_run *run = &op->run;
 	uint32_t item = run->next++;
 
@@ -291,19 +300,44 @@ static void part_start(struct tier_op *op, struct tier_part *part)
 	part->op.released = part_released;
 	part->flying = true;
 	run->flying++;
-	remote_of(op->tier)->flying++;
-	host_submit(remote_of(op->tier)->host, &part->op);
+	r->flying++;
+	if (part->op.kind == HOST_RETRIEVE)
+		dev_rate_begin(&r->rate, &part->mark, part->op.bytes, loop_now_ns(r->loop));
+	host_submit(r->host, &part->op);
 }
 
 static bool stage_over(struct tier_op *op);
+
+/* How many items of this stage may be started by now. */
+static uint32_t items_allowed(const struct tier_op *op)
+{
+	const struct tier_run *run = &op->run;
+	uint64_t parts;
+
+	if (op->kind != KVOF_LOAD || op->allow == 0 || run->stage != TIER_PARTS)
+		return run->items;
+	/* allow counts parts as we cut; these may be others */
+	parts = ((uint64_t)op->allow * run->our_cut_bytes + run->cut_bytes - 1) / run->cut_bytes;
+	return (uint32_t)bytes_min(run->items, parts + (run->with_head ? 1 : 0));
+}
+
+/* Outside an answer: nothing of it flies, nothing may start, and it is not over. */
+static bool is_parked(const struct tier_op *op)
+{
+	const struct tier_run *run = &op->run;
+
+	return run->stage == TIER_PARTS && run->flying == 0 && run->next < run->items &&
+	       run->worst == KVOF_OK && !run->canceled && !run->ending;
+}
 
 /* Starts what there is room for. False: it waits on the starved list for more room. */
 static bool parts_start(struct remote *r, struct tier_op *op)
 {
 	struct tier_run *run = &op->run;
+	uint32_t items = items_allowed(op);
 
-	for (unsigned i = 0; i < op->part_slots && run->next < run->items; i++) {
-		if (op->part[i].flying || op->part[i].busy)
+	for (unsigned i = 0; i < op->part_slots && run->next < items; i++) {
+		if (op->part[i].flying || op->part[i].busy || op->part[i].held)
 			continue;
 		if (run->canceled || run->worst != KVOF_OK)
 			break;
@@ -323,7 +357,7 @@ static void pump(struct tier_op *op)
 	struct remote *r = remote_of(op->tier);
 
 	do {
-		if (!parts_start(r, op))
+		if (!parts_start(r, op) || is_parked(op))
 			return;
 	} while (op->run.flying == 0 && stage_over(op));
 }
@@ -360,6 +394,61 @@ static bool payload_good(struct tier_part *part, const struct frame *f, uint64_t
 	return sum == f->xxh3;
 }
 
+/* --- landing: parts that are good, told one by one ------------------------------------------- */
+
+static void land(struct tier_part *part, uint32_t count, uint32_t cut_bytes, uint64_t block_bytes)
+{
+	struct tier_op *op = part->owner;
+
+	part->held = false;
+	op->landed_cut_bytes = cut_bytes;
+	op->value_bytes = block_bytes;
+	if (!op->run.canceled && op->run.worst == KVOF_OK)
+		op->landed(op, part->index, count);
+}
+
+static bool lands(const struct tier_op *op)
+{
+	return op->landed != NULL && op->kind == KVOF_LOAD;
+}
+
+static bool head_is_ours(const struct tier_run *run)
+{
+	return run->head_seen && run->head.block_bytes == run->block_bytes &&
+	       run->head.cut_bytes == run->cut_bytes;
+}
+
+/* The value (0 of 1) is the whole block. */
+static void single_good(struct tier_part *part, uint64_t bytes)
+{
+	if (lands(part->owner) && part->owner->run.stage == TIER_FIRST)
+		land(part, 1, bytes > 0 ? (uint32_t)bytes : 1, bytes);
+}
+
+/* One of several: it waits for the head. */
+static void part_good(struct tier_part *part)
+{
+	struct tier_run *run = &part->owner->run;
+
+	if (!lands(part->owner))
+		return;
+	part->held = !run->head_seen;
+	if (head_is_ours(run))
+		land(part, run->part_count, run->cut_bytes, run->block_bytes);
+}
+
+/* Those that waited for it land, if it is the head of what they are parts of. */
+static void head_good(struct tier_op *op)
+{
+	struct tier_run *run = &op->run;
+
+	for (unsigned i = 0; i < op->part_slots; i++) {
+		if (op->part[i].held && head_is_ours(run))
+			land(&op->part[i], run->part_count, run->cut_bytes, run->block_bytes);
+		op->part[i].held = false;
+	}
+}
+
 static enum frame_verdict value_judge(struct tier_part *part, uint64_t value_bytes)
 {
 	struct tier_op *op = part->owner;
@@ -378,6 +467,7 @@ static enum frame_verdict value_judge(struct tier_part *part, uint64_t value_byt
 	if (count == 1 && frame_is_head(&f, payload)) {
 		run->head_seen = true;
 		run->head = f;
+		head_good(op);
 		return FRAME_OK;
 	}
 	if (!frame_place_fits(&f, (struct frame_place){part->index, count, (uint32_t)payload}))
@@ -387,10 +477,12 @@ static enum frame_verdict value_judge(struct tier_part *part, uint64_t value_byt
 	if (count == 1) {
 		run->single = true;
 		run->single_bytes = payload;
+		single_good(part, payload);
 	} else if (f.block_bytes != run->block_bytes || f.cut_bytes != run->cut_bytes) {
 		run->odd = true;           /* cut elsewhere: the head decides */
 	} else {
 		run->sum = frame_sum_add(run->sum, part->index, f.xxh3);
+		part_good(part);
 	}
 	return FRAME_OK;
 }
@@ -469,7 +561,8 @@ static void ended(struct loop_op *soon, int res)
 /* Ends an operation of which nothing flies, on the next turn. */
 static void end_soon(struct remote *r, struct tier_op *op, enum kvof_reason reason)
 {
-	must(op->run.flying == 0);
+	must(op->run.flying == 0 && !op->run.ending);
+	op->run.ending = true;
 	worse(op, reason);
 	op->soon = (struct loop_op){.done = ended};
 	loop_soon(r->loop, &op->soon, 0);
@@ -484,6 +577,15 @@ static void starved_end(struct remote *r, struct tier_op *op, enum kvof_reason r
 		end_soon(r, op, reason);
 }
 
+static void rate_end(struct remote *r, const struct tier_part *part, int res)
+{
+	enum dev_rate_end how = res == 0 || res == -ENOENT || res == -EBADMSG ? DEV_RATE_CAME :
+				res == -ETIMEDOUT ? DEV_RATE_LATE : DEV_RATE_UNTOLD;
+
+	dev_rate_end(&r->rate, &part->mark, how, res == 0 ? part->op.moved_bytes : 0,
+		     loop_now_ns(r->loop));
+}
+
 static void part_done(struct host_op *hop, int res)
 {
 	struct tier_part *part = container_of(hop, struct tier_part, op);
@@ -495,11 +597,15 @@ static void part_done(struct host_op *hop, int res)
 	part->flying = false;
 	op->run.flying--;
 	r->flying--;
+	if (hop->kind == HOST_RETRIEVE)
+		rate_end(r, part, res);
 	if (hop->busy) {
 		part->busy = true;
 		op->run.busy++;
 	}
+	op->run.answering = true;
 	part_answer(part, res);
+	op->run.answering = false;
 	if (!list_linked(&op->starved))
 		pump(op);
 	else if (op->run.flying == 0 && op->run.worst != KVOF_OK)
@@ -769,15 +875,17 @@ static enum tier_stage run_begin(struct remote *r, struct tier_op *op)
 	struct tier_run *run = &op->run;
 	struct prefix_known known;
 
-	*run = (struct tier_run){.block_bytes = op->bytes, .cut_bytes = r->cut_bytes};
+	*run = (struct tier_run){.block_bytes = op->bytes,
+				 .cut_bytes = tier_cut(&r->tier, op->bytes)};
+	run->our_cut_bytes = run->cut_bytes;
 	prefix_find(r->known, &op->id, &known);
 	switch (op->kind) {
 	case KVOF_LOAD:
-		run->part_count = frame_part_count(op->bytes, r->cut_bytes);
+		run->part_count = frame_part_count(op->bytes, run->cut_bytes);
 		run->with_head = run->part_count > 1;
 		return run->with_head ? TIER_PARTS : TIER_FIRST;
 	case KVOF_SAVE:
-		run->part_count = frame_part_count(op->bytes, r->cut_bytes);
+		run->part_count = frame_part_count(op->bytes, run->cut_bytes);
 		return known.bad && run->part_count > 1 ? TIER_PARTS : TIER_FIRST;
 	case KVOF_EXISTS_OP:
 		run->block_bytes = known.block_bytes;
@@ -803,7 +911,7 @@ static void tier_remote_start(struct tier *t, struct tier_op *op)
 	op->busy = false;
 	op->value_bytes = op->verify_ns = 0;
 	for (unsigned i = 0; i < op->part_slots; i++)
-		op->part[i].flying = op->part[i].busy = false;
+		op->part[i].flying = op->part[i].busy = op->part[i].held = false;
 	op->starved = (struct list_link){0};
 	r->in_flight++;
 	first = run_begin(r, op);
@@ -818,12 +926,15 @@ static void tier_remote_start(struct tier *t, struct tier_op *op)
 static void tier_remote_cancel(struct tier *t, struct tier_op *op)
 {
 	struct remote *r = remote_of(t);
+	bool parked = is_parked(op);
 
 	if (op->run.stage == TIER_OVER || op->run.canceled)
 		return;
 	op->run.canceled = true;
 	if (list_linked(&op->starved))
 		starved_end(r, op, KVOF_CANCELED);
+	else if (parked && !op->run.answering)
+		end_soon(r, op, KVOF_CANCELED);
 	for (unsigned i = 0; i < op->part_slots; i++)
 		if (op->part[i].flying)
 			host_cancel(r->host, &op->part[i].op);
@@ -833,6 +944,34 @@ static void tier_remote_late(struct tier *t, struct tier_op *op)
 {
 	if (list_linked(&op->starved))     /* what flies has the deadline itself */
 		starved_end(remote_of(t), op, KVOF_LATE);
+	else if (is_parked(op) && !op->run.answering)
+		end_soon(remote_of(t), op, KVOF_LATE);
+}
+
+static void tier_remote_more(struct tier *t, struct tier_op *op)
+{
+	const struct tier_run *run = &op->run;
+
+	must(op->tier == t && op->kind == KVOF_LOAD);
+	if (run->stage != TIER_PARTS || run->answering || run->ending || list_linked(&op->starved))
+		return;                    /* seen where it goes on */
+	pump(op);
+}
+
+static void tier_remote_speed(const struct tier *t, const struct kvof_id *id,
+			      struct tier_speed *out)
+{
+	const struct remote *r = remote_of(t);
+	uint64_t now = loop_now_ns(r->loop);
+
+	*out = (struct tier_speed){
+		.latency_ns = dev_rate_latency_ns(&r->rate, now),
+		.bytes_per_s = r->rate.bytes_per_s,
+		.queued_bytes = r->rate.queued_bytes,
+		.samples = r->rate.samples,
+		.quiet_ns = r->rate.samples > 0 ? now - r->rate.last_ns : 0,
+		.live = r->host != NULL && host_state(r->host) == HOST_LIVE,
+	};
 }
 
 static const struct tier_ops tier_remote_ops = {
@@ -841,6 +980,8 @@ static const struct tier_ops tier_remote_ops = {
 	.start = tier_remote_start,
 	.cancel = tier_remote_cancel,
 	.late = tier_remote_late,
+	.more = tier_remote_more,
+	.speed = tier_remote_speed,
 };
 
 int remote_open(struct loop *loop, struct prefix *known, uint32_t cut_bytes, struct tier **out)
@@ -851,10 +992,9 @@ int remote_open(struct loop *loop, struct prefix *known, uint32_t cut_bytes, str
 		return -ENOMEM;
 	must(cut_bytes >= TIER_CUT_MIN && cut_bytes <= FRAME_CUT_MAX);
 	OBJ_INIT(r, REMOTE_MAGIC);
-	r->tier = (struct tier){&tier_remote_ops, r};
+	r->tier = (struct tier){.ops = &tier_remote_ops, .self = r, .cut_bytes = cut_bytes};
 	r->loop = loop;
 	r->known = known;
-	r->cut_bytes = cut_bytes;
 	list_init(&r->starved);
 	*out = &r->tier;
 	return 0;
@@ -867,8 +1007,7 @@ void remote_host_set(struct tier *t, struct host *host)
 
 void remote_cut_set(struct tier *t, uint32_t cut_bytes)
 {
-	must(cut_bytes >= TIER_CUT_MIN && cut_bytes <= FRAME_CUT_MAX);
-	remote_of(t)->cut_bytes = cut_bytes;
+	tier_cut_set(t, cut_bytes, t->layer_count);
 }
 
 void remote_close(struct tier **t)

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bandwidth is taken over windows: from the first read on an idle device, or from the end of the
+ * window before, until enough has come. A window that began idle contains one latency, which is
+ * taken out of it; so a single read in flight shows the device's bandwidth and not its own pace.
+ *
+ * Invariant: queued_bytes is the sum over marks that have begun and not ended.
+ */
+#include "cache/dev_rate.h"
+
+#include "base/bytes.h"
+#include "base/must.h"
+
+#define RATE_NEW_PART 4u                   /* a sample counts for a quarter */
+#define RATE_TOOK_NS_MIN 1000u
+
+static uint64_t averaged(uint64_t old, uint64_t sample)
+{
+	if (old == 0)
+		return sample > 0 ? sample : 1;
+	if (sample >= old)
+		return old + (sample - old) / RATE_NEW_PART;
+	return old - (old - sample) / RATE_NEW_PART;
+}
+
+void dev_rate_begin(struct dev_rate *r, struct dev_rate_mark *m, uint32_t bytes, uint64_t now_ns)
+{
+	*m = (struct dev_rate_mark){now_ns, bytes, r->queued == 0};
+	if (r->queued == 0) {
+		r->last_ns = r->window_ns = now_ns;
+		r->window_bytes = 0;
+		r->window_idle = true;
+	}
+	r->queued++;
+	r->queued_bytes += bytes;
+}
+
+static void window_close(struct dev_rate *r, uint64_t now_ns)
+{
+	uint64_t took = now_ns - r->window_ns;
+
+	if (r->window_idle)
+		took -= bytes_min(took, r->latency_ns);
+	if (took < RATE_TOOK_NS_MIN)
+		took = RATE_TOOK_NS_MIN;
+	r->bytes_per_s = averaged(r->bytes_per_s,
+				  (uint64_t)((double)r->window_bytes * 1e9 / (double)took));
+	r->window_ns = now_ns;
+	r->window_bytes = 0;
+	r->window_idle = false;
+}
+
+void dev_rate_end(struct dev_rate *r, const struct dev_rate_mark *m, enum dev_rate_end how,
+		  uint32_t moved_bytes, uint64_t now_ns)
+{
+	uint64_t took = now_ns - m->begin_ns;
+
+	must(r->queued > 0 && r->queued_bytes >= m->bytes);
+	r->queued--;
+	r->queued_bytes -= m->bytes;
+	if (how == DEV_RATE_UNTOLD)
+		return;
+	r->samples++;
+	if (how == DEV_RATE_LATE) {        /* last_ns stays: the device is silent */
+		if (took > r->latency_ns)
+			r->latency_ns = averaged(r->latency_ns, took);
+		return;
+	}
+	r->last_ns = now_ns;
+	if (m->idle && moved_bytes <= DEV_RATE_SMALL_BYTES)
+		r->latency_ns = averaged(r->latency_ns, took);
+	r->window_bytes += moved_bytes;
+	if (r->window_bytes >= DEV_RATE_WINDOW_BYTES ||
+	    (r->window_bytes > DEV_RATE_SMALL_BYTES && now_ns - r->window_ns >= DEV_RATE_WINDOW_NS))
+		window_close(r, now_ns);
+}
+
+uint64_t dev_rate_latency_ns(const struct dev_rate *r, uint64_t now_ns)
+{
+	uint64_t silent = r->queued > 0 && now_ns > r->last_ns ? now_ns - r->last_ns : 0;
+
+	return silent > r->latency_ns ? silent : r->latency_ns;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How fast a device reads, as seen by those who wait for it: latency of a read that finds nothing
+ * before it, bandwidth while reads are under way. Arithmetic only; moving averages, so that a
+ * device that has become slower shows within a few reads. One owner, no clock of its own.
+ *
+ *   time of a read that found the device idle = latency + bytes / bandwidth
+ */
+#ifndef KVOF_CACHE_DEV_RATE_H
+#define KVOF_CACHE_DEV_RATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define DEV_RATE_SMALL_BYTES (64u << 10)   /* a read up to this tells the latency */
+#define DEV_RATE_WINDOW_BYTES (1u << 20)   /* so much, or so long, makes a sample of bandwidth */
+#define DEV_RATE_WINDOW_NS 20000000u
+
+struct dev_rate {
+	uint64_t latency_ns, bytes_per_s;  /* 0: not known yet */
+	uint64_t samples;                  /* reads that have ended */
+	uint64_t queued_bytes;             /* asked for and not there yet */
+	uint32_t queued;
+	uint64_t last_ns;                  /* a read ended, or the first of many began */
+	/* the window of bandwidth */
+	uint64_t window_ns, window_bytes;
+	bool window_idle;                  /* it began with an idle device */
+};
+
+/* What a read has to remember until it ends. */
+struct dev_rate_mark {
+	uint64_t begin_ns;
+	uint32_t bytes;
+	bool idle;                         /* nothing was before it */
+};
+
+void dev_rate_begin(struct dev_rate *r, struct dev_rate_mark *m, uint32_t bytes, uint64_t now_ns);
+enum dev_rate_end { DEV_RATE_CAME, DEV_RATE_LATE, DEV_RATE_UNTOLD };
+/* CAME: moved_bytes are there (0: an answer without bytes). LATE: its deadline was first. UNTOLD:
+ * says nothing of the device (canceled, connection lost). */
+void dev_rate_end(struct dev_rate *r, const struct dev_rate_mark *m, enum dev_rate_end how,
+		  uint32_t moved_bytes, uint64_t now_ns);
+/* Latency as it looks now: a device that answers nothing is as slow as its silence is long. */
+uint64_t dev_rate_latency_ns(const struct dev_rate *r, uint64_t now_ns);
+
+#endif

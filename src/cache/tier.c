@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How tiers cut blocks along layers. Pure. */
+#include "cache/tier.h"
+
+#define CUT_SHARES_MORE 16u                /* than needed, in search of even ones */
+
+/* A layer is larger than a part: the fewest even shares. 0: there are none worth it. */
+static uint32_t layer_share(uint64_t layer_bytes, uint32_t cut_bytes)
+{
+	uint64_t least = (layer_bytes + cut_bytes - 1) / cut_bytes;
+
+	for (uint64_t n = least; n < least + CUT_SHARES_MORE; n++)
+		if (layer_bytes % n == 0 && layer_bytes / n >= TIER_CUT_MIN)
+			return (uint32_t)(layer_bytes / n);
+	return 0;
+}
+
+uint32_t tier_cut_layers(uint32_t cut_bytes, uint32_t layer_count, uint64_t block_bytes)
+{
+	uint64_t layer_bytes, cut;
+
+	if (layer_count == 0 || block_bytes <= cut_bytes || block_bytes % layer_count != 0)
+		return cut_bytes;
+	layer_bytes = block_bytes / layer_count;
+	cut = layer_bytes <= cut_bytes ? cut_bytes / layer_bytes * layer_bytes :
+	      layer_share(layer_bytes, cut_bytes);
+	return cut == 0 || block_bytes / cut >= FRAME_PARTS_MAX ? cut_bytes : (uint32_t)cut;
+}
+
+void tier_cut_set(struct tier *t, uint32_t cut_bytes, uint32_t layer_count)
+{
+	must(cut_bytes >= TIER_CUT_MIN && cut_bytes <= FRAME_CUT_MAX);
+	t->cut_bytes = cut_bytes;
+	t->layer_count = layer_count;
+}
