@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kvof: the cache an inference engine uses. Values are blocks of KV cache under content keys; tiers
- * are DRAM in this process and an array over NVMe-oF.
+ * are DRAM in this process, drives of this machine, and arrays over NVMe-oF.
  *
  * Any thread may call; a call posts a message to the cache's own loop and returns. Results are
  * drained by the engine; one eventfd says when. Only open, close, match and wait block, and each
@@ -37,6 +37,11 @@ struct kvof_cache;
 #define KVOF_BLOCKS_MAX 4096
 #define KVOF_IOV_MAX 256
 #define KVOF_FIELDS_MAX 64
+#define KVOF_TARGETS_MAX 16
+#define KVOF_FLASH_MAX 16
+#define KVOF_LAYERS_MAX 4096
+#define KVOF_GROUPS_MAX 16
+#define KVOF_PRIORITY_MAX 100           /* priorities are -100 to 100 */
 
 /* Identity of one block: the full SHA-256 of docs/formats.md. Its first 16 bytes are the key. */
 struct kvof_id {
@@ -69,7 +74,47 @@ struct kvof_cache_opts {
 	uint64_t lease_ns;              /* 5 s: how long DRAM keeps what match found */
 	const char *host_nqn;           /* name of this host for the array's allow-list; NULL: made
 					 * from the machine's id */
+	/* More tiers. Order of asking: DRAM, flash, arrays. */
+	const char *const *targets;     /* arrays; target is the first if both are given */
+	uint32_t target_count;          /* at most KVOF_TARGETS_MAX, target included */
+	uint32_t flash_count;           /* at most KVOF_FLASH_MAX */
+	const char *const *flash;       /* PATH[,size=S][,rate=S] each: drives or files of this
+					 * machine, one store over all. rate: bytes read a second
+					 * and drive at most */
+	uint64_t flash_bytes;           /* cap of the flash tier; 0: all there is */
+	uint32_t flash_format;          /* 1: take drives that hold something else */
+	uint32_t admission;             /* KVOF_ADMIT_*: what a tier takes at once, or at the
+					 * second touch only */
+	/* Saves. 0: answered by the slowest tier. Else answered when they are in DRAM, and at most
+	 * so many bytes wait there to be written to flash and arrays; needs dram_bytes. */
+	uint64_t behind_bytes;
+	uint32_t behind_full;           /* that is full: 0 answer when written, 1 drop, counted */
+	uint32_t plain;                 /* 1: the plain loop though io_uring would work */
+	uint64_t staging_bytes;         /* 256 MiB: of loads of restores in flight */
+	uint64_t presence_ns;           /* 30 s: how long an answer of a tier is believed */
+	uint32_t index_blocks;          /* how many blocks the prefix tree remembers; default:
+					 * 1 Mi with flash or an array, else what DRAM can hold */
+	uint32_t layer_count;           /* of a block, 1 to KVOF_LAYERS_MAX */
+	const uint64_t *layer_bytes;    /* [layer_count] of a block; NULL: equal layers */
+	const char *policy;             /* of DRAM: "lru", "s3fifo", ...; NULL: the default */
+	uint32_t event_count;           /* room for events (kvof_cache_events()); 0: none kept */
+	uint32_t unused;                /* 0 */
 };
+
+#define KVOF_ADMIT_FLASH_SECOND 1u      /* flash takes a block when it is touched again */
+#define KVOF_ADMIT_REMOTE_SECOND 2u     /* arrays as well */
+
+/* Where a block was found; index of counters. */
+enum kvof_tier {
+	KVOF_TIER_NONE,
+	KVOF_TIER_DRAM,
+	KVOF_TIER_REMOTE,               /* any array */
+	KVOF_TIER_FLASH,                /* drives of this machine */
+	KVOF_TIER_COUNT
+};
+
+/* "", "dram", "remote", "flash"; "unknown" beyond the list. */
+const char *kvof_tier_name(enum kvof_tier tier);
 
 enum kvof_reason {
 	KVOF_OK = 0,
@@ -114,12 +159,14 @@ struct kvof_result {
 					 * block, with KVOF_RESULT_RELEASED, says when */
 	uint32_t flags;
 	uint64_t wait_ns, verify_ns;    /* submit to answer; of it, checking the bytes */
-	uint32_t tier;                  /* 0 none, 1 DRAM, 2 remote */
+	uint32_t tier;                  /* enum kvof_tier */
 	uint32_t unused;
 };
 
 #define KVOF_RESULT_LAST 1u             /* the last result of its batch, releases not counted */
 #define KVOF_RESULT_RELEASED 2u         /* not a result: the buffer of a busy one is free now */
+#define KVOF_RESULT_LAYER 4u            /* of a restore: layer number `index` of all its blocks */
+#define KVOF_RESULT_REQUEST 8u          /* a restore is over: value_bytes is its usable blocks */
 
 /**
  * kvof_cache_open() - starts the cache's loop, takes its memory, connects, compares domains
@@ -188,6 +235,20 @@ int kvof_cache_unlease(struct kvof_cache *cache, const struct kvof_id *ids, uint
 int kvof_cache_submit(struct kvof_cache *cache, enum kvof_op op, const struct kvof_block *blocks,
 		      uint32_t n_blocks, uint64_t deadline_ns, uint64_t *batch);
 
+/* What one batch does otherwise. */
+#define KVOF_UNORDERED 1u               /* its blocks are not consecutive ones of one sequence */
+#define KVOF_SKIP_READ 2u               /* loads and questions ask no tier: absent */
+#define KVOF_SKIP_WRITE 4u              /* saves go to DRAM only */
+#define KVOF_WAIT_ALL 8u                /* saves are answered by the slowest tier, whatever
+					 * behind_bytes is */
+#define KVOF_FLAGS_ALL 15u
+
+/* kvof_cache_submit() with flags. Return: the same; -EINVAL also for a flag that is not known or
+ * has no effect on this kind of batch. */
+int kvof_cache_submit_flags(struct kvof_cache *cache, enum kvof_op op,
+			    const struct kvof_block *blocks, uint32_t n_blocks,
+			    uint64_t deadline_ns, uint32_t flags, uint64_t *batch);
+
 /* Every block of the batch (0: of all batches) without a result ends with KVOF_CANCELED, soon;
  * after its result (and release, if busy) no byte moves. A batch that is over is left alone.
  * Return: 0; -EBUSY no memory; -ESHUTDOWN. */
@@ -208,14 +269,33 @@ int kvof_cache_drain(struct kvof_cache *cache, struct kvof_result *out, uint32_t
 int kvof_cache_wait(struct kvof_cache *cache, enum kvof_op op, const struct kvof_block *blocks,
 		    uint32_t n_blocks, uint64_t deadline_ns, struct kvof_result *results);
 
-/* Counters since open. Index of hits and loaded_bytes: tier; of reason: enum kvof_reason, of
- * loads only. misses: loads that delivered nothing. */
+/* Counters since open; what is said to be "now" is a level. Index [4]: enum kvof_tier; of reason:
+ * enum kvof_reason, of loads only. misses: loads that delivered nothing. */
 struct kvof_cache_stat {
-	uint64_t hits[3], misses, reason[16];
-	uint64_t loaded_bytes[3], saved_bytes, dram_used_bytes, dram_blocks;
+	uint64_t hits[4], misses, reason[16];
+	uint64_t tier_reason[4][16];    /* what each tier answered to loads: a damaged block that
+					 * the next tier served is seen here */
+	uint64_t loaded_bytes[4];       /* delivered */
+	uint64_t device_bytes[4];       /* read at the device or over the wire for it */
+	uint64_t saved_bytes, dram_used_bytes, dram_blocks, dram_pinned_bytes;
 	uint64_t wait_ns, verify_ns;
-	uint64_t remote_reconnects, remote_live, late_releases;
-	uint64_t dram_evicted, dram_refused, promoted;
+	uint64_t remote_reconnects, remote_live, remote_count, late_releases;
+	uint64_t dram_evicted, dram_refused;
+	uint64_t flash_used_bytes, flash_blocks, flash_evicted;
+	uint64_t promoted[4], promotion_refused[4]; /* by the tier that took a copy, or did not */
+	uint64_t admission_refused[4];  /* first touches that were not written */
+	uint64_t behind_bytes, behind_blocks;       /* waiting to be written, now */
+	uint64_t behind_written[4], behind_dropped[4];
+	uint64_t behind_full;           /* saves that had to wait, or were dropped, for room */
+	uint64_t touches, touches_absent, touches_dropped;  /* heads kept on the arrays */
+	uint64_t prefetched, prefetched_hits, prefetched_wasted;
+	uint64_t staging_bytes, staging_waits;      /* now; requests that had to wait */
+	uint64_t restores, restores_late;
+	uint64_t index_blocks, index_forgotten;     /* of the prefix tree; now, and since open */
+	uint64_t match_known, match_asked;          /* blocks answered from the tree; asked */
+	uint64_t presence_wrong;        /* believed present and absent when loaded */
+	uint64_t pinned_blocks, expired;            /* now; TTLs that ended */
+	uint64_t events_lost;
 };
 /* Asks the cache's loop, any thread. Return: 0; -EINVAL; -ESHUTDOWN. */
 int kvof_cache_stat(struct kvof_cache *cache, struct kvof_cache_stat *out);

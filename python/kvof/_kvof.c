@@ -169,7 +169,7 @@ static PyStructSequence_Field result_fields[] = {
 	{"last", "bool: the last result of its batch"},
 	{"wait_s", "seconds from submit to the answer"},
 	{"verify_s", "seconds of it spent on checking the bytes"},
-	{"tier", "'dram', 'remote' or ''"},
+	{"tier", "'dram', 'flash', 'remote' or ''"},
 	{NULL, NULL},
 };
 
@@ -179,7 +179,6 @@ static PyStructSequence_Desc result_desc = {
 
 static PyObject *result_make(const struct kvof_result *r)
 {
-	static const char *const tier[3] = {"", "dram", "remote"};
 	bool released = (r->flags & KVOF_RESULT_RELEASED) != 0;
 	bool ok = !released && (r->reason == KVOF_OK || r->reason == KVOF_EXISTS);
 	PyObject *item[11] = {
@@ -194,7 +193,7 @@ static PyObject *result_make(const struct kvof_result *r)
 		PyBool_FromLong((r->flags & KVOF_RESULT_LAST) != 0),
 		PyFloat_FromDouble((double)r->wait_ns / 1e9),
 		PyFloat_FromDouble((double)r->verify_ns / 1e9),
-		PyUnicode_FromString(tier[r->tier < 3 ? r->tier : 0]),
+		PyUnicode_FromString(kvof_tier_name((enum kvof_tier)r->tier)),
 	};
 	PyObject *out = PyStructSequence_New((PyTypeObject *)result_type);
 
@@ -888,7 +887,7 @@ static PyObject *stat_dict(const struct kvof_cache_stat *s)
 		{"loaded_bytes_remote", s->loaded_bytes[2]}, {"saved_bytes", s->saved_bytes},
 		{"dram_used_bytes", s->dram_used_bytes}, {"dram_blocks", s->dram_blocks},
 		{"dram_evicted", s->dram_evicted}, {"dram_refused", s->dram_refused},
-		{"promoted", s->promoted}, {"wait_ns", s->wait_ns}, {"verify_ns", s->verify_ns},
+		{"promoted", s->promoted[1]}, {"wait_ns", s->wait_ns}, {"verify_ns", s->verify_ns},
 		{"remote_reconnects", s->remote_reconnects}, {"remote_live", s->remote_live},
 		{"late_releases", s->late_releases},
 	};

@@ -59,6 +59,8 @@ class Cache(_kvof.Cache):
     ``part_bytes``   largest value stored, footer included
     ``dram_bytes``   exact cap of the DRAM tier; 0: none
     ``deadline_s``   for operations that do not bring their own
+    ``queues``       to each array, of ``depth`` commands; 0: the default, 4 of 32
+    ``lease_s``      how long DRAM keeps what :meth:`match` found; None: 5 s
     ``strict``       refuse (:class:`Refused`, a ValueError, names the field) when the array knows
                      this model only with another identity, or is out of reach. Otherwise a
                      RuntimeWarning says so
@@ -73,8 +75,8 @@ class Cache(_kvof.Cache):
     def __init__(self, target: Optional[str], *, model: Dict[str, str],
                  model_id: Optional[str] = None, block_tokens: int = 256,
                  part_bytes: int = 4 << 20, dram_bytes: int = 0, deadline_s: float = 2.0,
-                 queues: int = 4, depth: int = 32, strict: bool = True, digests: int = 0,
-                 lease_s: float = 5.0, host_nqn: Optional[str] = None):
+                 queues: int = 0, depth: int = 0, strict: bool = True, digests: int = 0,
+                 lease_s: Optional[float] = None, host_nqn: Optional[str] = None):
         if model_id is None:
             model_id = model.get("model_id") or model.get("model")
         if not model_id:

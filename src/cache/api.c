@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The door for engine threads: everything of include/kvof/cache.h that is not pure. A call checks
- * its arguments, makes a message, posts it to the cache's own thread, and returns or waits for the
- * answer; it does no I/O.
+ * The door for engine threads: open, close, batches and results of include/kvof/cache.h; ask.c and
+ * restore_api.c hold the calls that need no more than door.h. A call checks its arguments, makes a
+ * message, posts it to the cache's own thread, and returns or waits for the answer; it does no I/O.
  *
  *   engine threads                       the cache's thread
  *   open   pthread_create, wait          loop, core, array; says how it went
@@ -31,15 +31,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
-#include "cache/core.h"
+#include "cache/door.h"
 
 #define API_MAGIC 0x6b766f66u
 #define API_RING (2 * KVOF_BLOCKS_MAX)
-#define API_QUESTIONS_MAX 1024             /* ids that match asks at once */
 #define API_LOOP_OPS (4 * KVOF_BLOCKS_MAX)
 
 _Static_assert((API_RING & (API_RING - 1)) == 0, "the ring's index is a mask");
@@ -52,6 +50,8 @@ struct kvof_cache {
 	pthread_t thread;
 	struct loop *loop;
 	struct core *core;
+	void *restore;                     /* door_restore's */
+	bool told;                         /* how open went; the cache's thread */
 	_Atomic uint32_t closing, posting, users, blocks, batches;
 	_Atomic uint64_t batch_next;
 	/* open */
@@ -102,13 +102,19 @@ static void sem_wait_whole(sem_t *sem)
 
 /* --- door ------------------------------------------------------------------------------------- */
 
-/* Return: 0, and leave() must follow; -EINVAL; -ESHUTDOWN. */
-static int enter(struct kvof_cache *c)
+int door_look(const struct kvof_cache *c)
 {
 	if (c == NULL || c->magic != API_MAGIC)
 		return -EINVAL;
-	if (!api_is_here(c))
-		return -ESHUTDOWN;
+	return api_is_here(c) ? 0 : -ESHUTDOWN;
+}
+
+int door_enter(struct kvof_cache *c)
+{
+	int rc = door_look(c);
+
+	if (rc != 0)
+		return rc;
 	atomic_fetch_add(&c->users, 1);
 	atomic_fetch_add(&c->posting, 1);
 	if (atomic_load(&c->closing) == 0)
@@ -118,15 +124,49 @@ static int enter(struct kvof_cache *c)
 	return -ESHUTDOWN;
 }
 
-/* No message is posted by this call any more. */
-static void posted(struct kvof_cache *c)
+void door_posted(struct kvof_cache *c)
 {
 	must(atomic_fetch_sub(&c->posting, 1) > 0);
 }
 
-static void leave(struct kvof_cache *c)
+void door_leave(struct kvof_cache *c)
 {
 	must(atomic_fetch_sub(&c->users, 1) > 0);
+}
+
+struct loop *door_loop(const struct kvof_cache *c)
+{
+	return c->loop;
+}
+
+struct core *door_core(const struct kvof_cache *c)
+{
+	return c->core;
+}
+
+void *door_restore_self(const struct kvof_cache *c)
+{
+	return c->restore;
+}
+
+const struct identity *door_identity(const struct kvof_cache *c)
+{
+	return c->identity;
+}
+
+const struct kvof_cache_opts *door_opts(const struct kvof_cache *c)
+{
+	return &c->opts;
+}
+
+uint32_t door_cut_bytes(const struct kvof_cache *c)
+{
+	return c->cut_bytes;
+}
+
+uint64_t door_number(struct kvof_cache *c)
+{
+	return atomic_fetch_add(&c->batch_next, 1);
 }
 
 static int count_in(_Atomic uint32_t *counter, uint32_t n, uint32_t most)
@@ -137,9 +177,48 @@ static int count_in(_Atomic uint32_t *counter, uint32_t n, uint32_t most)
 	return -EBUSY;
 }
 
+int door_count(struct kvof_cache *c, uint32_t n)
+{
+	return n > KVOF_BLOCKS_MAX ? -EBUSY : count_in(&c->blocks, n, KVOF_BLOCKS_MAX);
+}
+
+void door_uncount(struct kvof_cache *c, uint32_t n)
+{
+	must(atomic_fetch_sub(&c->blocks, n) >= n);
+}
+
+static void ask_run(struct loop *here, struct msg *m)
+{
+	struct door_ask *ask = container_of(m, struct door_ask, msg);
+
+	ask->run(ask->cache, ask);
+}
+
+int door_ask(struct kvof_cache *c, struct door_ask *ask)
+{
+	int rc = door_enter(c);
+
+	if (rc != 0)
+		return rc;
+	ask->cache = c;
+	ask->msg.run = ask_run;
+	sem_init(&ask->answered, 0, 0);
+	loop_post(c->loop, &ask->msg);
+	door_posted(c);
+	sem_wait_whole(&ask->answered);
+	sem_destroy(&ask->answered);
+	door_leave(c);
+	return 0;
+}
+
+void door_answer(struct door_ask *ask)
+{
+	sem_post(&ask->answered);
+}
+
 /* --- events of the core, on its thread -------------------------------------------------------- */
 
-static void ring_put(struct kvof_cache *c, const struct kvof_result *r)
+void door_result(struct kvof_cache *c, const struct kvof_result *r)
 {
 	uint64_t at = atomic_load_explicit(&c->produced, memory_order_relaxed), one = 1;
 
@@ -156,7 +235,7 @@ static void api_result(void *arg, struct cache_batch *batch, const struct kvof_r
 	struct waiter *w = batch->waiter;
 
 	if (w == NULL || (r->flags & KVOF_RESULT_RELEASED) != 0) {
-		ring_put(c, r);
+		door_result(c, r);
 		return;
 	}
 	w->results[r->index] = *r;
@@ -178,6 +257,9 @@ static void api_opened(void *arg, int res, const char *why)
 {
 	struct kvof_cache *c = arg;
 
+	if (c->told)
+		return;
+	c->told = true;
 	c->open_res = res;
 	snprintf(c->open_why, sizeof(c->open_why), "%s", why);
 	sem_post(&c->opened);
@@ -198,11 +280,22 @@ static void api_closed(void *arg)
 	loop_stop(c->loop);
 }
 
+static void guest_closed(void *arg)
+{
+	struct kvof_cache *c = arg;
+
+	c->restore = NULL;
+	core_close(&c->core, api_closed, c);
+}
+
 static void close_run(struct loop *here, struct msg *m)
 {
 	struct kvof_cache *c = container_of(m, struct kvof_cache, close_msg);
 
-	core_close(&c->core, api_closed, c);
+	if (c->restore != NULL)
+		door_restore.close(c->restore, guest_closed, c);
+	else
+		guest_closed(c);
 }
 
 static int thread_begin(struct kvof_cache *c, char why[256])
@@ -216,9 +309,15 @@ static int thread_begin(struct kvof_cache *c, char why[256])
 		return rc;
 	}
 	rc = core_open(c->loop, &core, &api_events, c, why, &c->core);
-	if (rc != 0)
+	if (rc != 0) {
 		loop_close(&c->loop);
-	return rc;
+		return rc;
+	}
+	if (door_restore.open != NULL && door_restore.open(c, &c->restore) != 0) {
+		c->restore = NULL;
+		api_opened(c, -ENOMEM, "no memory for restores");
+	}
+	return 0;
 }
 
 static void *thread_main(void *arg)
@@ -370,6 +469,7 @@ static void submit_run(struct loop *here, struct msg *m)
 struct order {
 	enum kvof_op op;
 	uint64_t deadline_ns;
+	uint32_t flags;                    /* KVOF_UNORDERED, ... */
 	bool question;
 	struct waiter *waiter;
 };
@@ -383,7 +483,7 @@ static int batch_post(struct kvof_cache *c, const struct order *order,
 
 	if (n == 0 || n > KVOF_BLOCKS_MAX)
 		return -EINVAL;
-	rc = count_in(&c->blocks, n, KVOF_BLOCKS_MAX);
+	rc = door_count(c, n);
 	if (rc != 0)
 		return rc;
 	rc = count_in(&c->batches, 1, KVOF_BATCHES_MAX);
@@ -393,14 +493,15 @@ static int batch_post(struct kvof_cache *c, const struct order *order,
 			atomic_fetch_sub(&c->batches, 1);
 	}
 	if (rc != 0) {
-		atomic_fetch_sub(&c->blocks, n);
+		door_uncount(c, n);
 		return rc;
 	}
 	batch->deadline_ns = order->deadline_ns;
+	batch->flags = order->flags;
 	batch->question = order->question;
 	batch->waiter = order->waiter;
 	batch->owner = c;
-	batch->id = atomic_fetch_add(&c->batch_next, 1);
+	batch->id = door_number(c);
 	if (id != NULL)
 		*id = batch->id;
 	batch->msg.run = submit_run;
@@ -408,21 +509,43 @@ static int batch_post(struct kvof_cache *c, const struct order *order,
 	return 0;
 }
 
-int kvof_cache_submit(struct kvof_cache *c, enum kvof_op op, const struct kvof_block *blocks,
-		      uint32_t n_blocks, uint64_t deadline_ns, uint64_t *batch)
+/* A flag without effect is a mistake of whoever gave it. */
+static int flags_check(enum kvof_op op, uint32_t flags)
 {
-	struct order order = {.op = op, .deadline_ns = deadline_ns};
+	static const uint32_t fine[] = {
+		[KVOF_LOAD] = KVOF_UNORDERED | KVOF_SKIP_READ,
+		[KVOF_SAVE] = KVOF_UNORDERED | KVOF_SKIP_WRITE | KVOF_WAIT_ALL,
+		[KVOF_EXISTS_OP] = KVOF_UNORDERED | KVOF_SKIP_READ,
+		[KVOF_DELETE] = KVOF_UNORDERED,
+	};
+
+	if (op > KVOF_DELETE || (flags & ~fine[op]) != 0)
+		return -EINVAL;
+	return (flags & KVOF_SKIP_WRITE) != 0 && (flags & KVOF_WAIT_ALL) != 0 ? -EINVAL : 0;
+}
+
+int kvof_cache_submit_flags(struct kvof_cache *c, enum kvof_op op, const struct kvof_block *blocks,
+			    uint32_t n_blocks, uint64_t deadline_ns, uint32_t flags,
+			    uint64_t *batch)
+{
+	struct order order = {.op = op, .deadline_ns = deadline_ns, .flags = flags};
 	int rc;
 
-	if (batch == NULL)
+	if (batch == NULL || flags_check(op, flags) != 0)
 		return -EINVAL;
-	rc = enter(c);
+	rc = door_enter(c);
 	if (rc != 0)
 		return rc;
 	rc = batch_post(c, &order, blocks, n_blocks, batch);
-	posted(c);
-	leave(c);
+	door_posted(c);
+	door_leave(c);
 	return rc;
+}
+
+int kvof_cache_submit(struct kvof_cache *c, enum kvof_op op, const struct kvof_block *blocks,
+		      uint32_t n_blocks, uint64_t deadline_ns, uint64_t *batch)
+{
+	return kvof_cache_submit_flags(c, op, blocks, n_blocks, deadline_ns, 0, batch);
 }
 
 /* Inside the door, which it leaves. */
@@ -435,11 +558,11 @@ static int batch_wait(struct kvof_cache *c, struct order *order, const struct kv
 	sem_init(&w.done, 0, 0);
 	order->waiter = &w;
 	rc = batch_post(c, order, blocks, n, NULL);
-	posted(c);
+	door_posted(c);
 	if (rc == 0)
 		sem_wait_whole(&w.done);
 	sem_destroy(&w.done);
-	leave(c);
+	door_leave(c);
 	return rc;
 }
 
@@ -451,155 +574,51 @@ int kvof_cache_wait(struct kvof_cache *c, enum kvof_op op, const struct kvof_blo
 
 	if (results == NULL)
 		return -EINVAL;
-	rc = enter(c);
+	rc = door_enter(c);
 	return rc != 0 ? rc : batch_wait(c, &order, blocks, n_blocks, results);
 }
 
-/* Small messages that carry their own memory. */
-struct note {
+int door_question(struct kvof_cache *c, const struct kvof_block *blocks, uint32_t n_blocks,
+		  uint64_t deadline_ns, struct kvof_result *results)
+{
+	struct order order = {.op = KVOF_EXISTS_OP, .deadline_ns = deadline_ns, .question = true};
+	int rc = door_enter(c);
+
+	return rc != 0 ? rc : batch_wait(c, &order, blocks, n_blocks, results);
+}
+
+struct cancel {
 	struct msg msg;
 	struct kvof_cache *cache;
-	uint64_t batch;
-	uint32_t id_count;
-	struct kvof_id id[];
+	uint64_t number;
 };
-
-static int note_post(struct kvof_cache *c, void (*run)(struct loop *here, struct msg *m),
-		     uint64_t batch, const struct kvof_id *ids, uint32_t n)
-{
-	struct note *note = malloc(sizeof(*note) + n * sizeof(*ids));
-
-	if (note == NULL)
-		return -EBUSY;
-	*note = (struct note){.msg = {.run = run}, .cache = c, .batch = batch, .id_count = n};
-	if (n > 0)
-		memcpy(note->id, ids, n * sizeof(*ids));
-	loop_post(c->loop, &note->msg);
-	return 0;
-}
 
 static void cancel_run(struct loop *here, struct msg *m)
 {
-	struct note *note = container_of(m, struct note, msg);
+	struct cancel *cancel = container_of(m, struct cancel, msg);
+	struct kvof_cache *c = cancel->cache;
 
-	core_cancel(note->cache->core, note->batch);
-	free(note);
+	core_cancel(c->core, cancel->number);
+	if (c->restore != NULL)
+		door_restore.cancel(c->restore, cancel->number);
+	free(cancel);
 }
 
 int kvof_cache_cancel(struct kvof_cache *c, uint64_t batch)
 {
-	int rc = enter(c);
+	struct cancel *cancel;
+	int rc = door_enter(c);
 
 	if (rc != 0)
 		return rc;
-	rc = note_post(c, cancel_run, batch, NULL, 0);
-	posted(c);
-	leave(c);
-	return rc;
-}
-
-static void unlease_run(struct loop *here, struct msg *m)
-{
-	struct note *note = container_of(m, struct note, msg);
-
-	core_unlease(note->cache->core, note->id, note->id_count);
-	free(note);
-}
-
-int kvof_cache_unlease(struct kvof_cache *c, const struct kvof_id *ids, uint32_t n_ids)
-{
-	int rc;
-
-	if (ids == NULL || n_ids > KVOF_BLOCKS_MAX)
-		return -EINVAL;
-	rc = enter(c);
-	if (rc != 0)
-		return rc;
-	rc = note_post(c, unlease_run, 0, ids, n_ids);
-	posted(c);
-	leave(c);
-	return rc;
-}
-
-static uint64_t api_clock_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
-/* Memory for the questions of one batch. */
-struct questions {
-	struct kvof_block *block;
-	struct kvof_result *result;
-	uint32_t count;
-};
-
-static int questions_make(struct questions *q, uint32_t n_ids)
-{
-	q->count = (uint32_t)bytes_min(n_ids, API_QUESTIONS_MAX);
-	q->block = calloc(q->count, sizeof(*q->block) + sizeof(*q->result));
-	if (q->block == NULL)
-		return -EBUSY;
-	q->result = (struct kvof_result *)(void *)(q->block + q->count);
-	return 0;
-}
-
-/* How many leading ones of n <= q->count are there. */
-static int match_some(struct kvof_cache *c, const struct kvof_id *ids, uint32_t n,
-		      uint64_t deadline_ns, const struct questions *q, uint32_t *n_match)
-{
-	struct order order = {.op = KVOF_EXISTS_OP, .deadline_ns = deadline_ns, .question = true};
-	int rc = enter(c);
-
-	if (rc != 0)
-		return rc;
-	for (uint32_t i = 0; i < n; i++)
-		q->block[i].id = ids[i];
-	rc = batch_wait(c, &order, q->block, n, q->result);
-	*n_match = rc == 0 ? prefix_leading(q->result, n) : 0;
-	return rc;
-}
-
-static int match_all(struct kvof_cache *c, const struct kvof_id *ids, uint32_t n_ids,
-		     uint64_t end_ns, uint32_t *n_match)
-{
-	uint32_t found = 0, step, got = 0;
-	struct questions q;
-	int rc = questions_make(&q, n_ids);
-
-	if (rc != 0)
-		return rc;
-	do {
-		uint64_t now = api_clock_ns();
-
-		step = (uint32_t)bytes_min(n_ids - found, q.count);
-		if (step == 0 || now >= end_ns)
-			break;
-		rc = match_some(c, ids + found, step, end_ns - now, &q, &got);
-		found += got;
-	} while (rc == 0 && got == step);
-	free(q.block);
-	*n_match = found;
-	return rc;
-}
-
-int kvof_cache_match(struct kvof_cache *c, const struct kvof_id *ids, uint32_t n_ids,
-		     uint64_t deadline_ns, uint32_t *n_match)
-{
-	if (n_match == NULL || (ids == NULL && n_ids > 0))
-		return -EINVAL;
-	*n_match = 0;
-	if (c == NULL || c->magic != API_MAGIC)
-		return -EINVAL;
-	if (!api_is_here(c))
-		return -ESHUTDOWN;
-	if (n_ids == 0)
-		return 0;
-	if (deadline_ns == 0)
-		deadline_ns = c->opts.deadline_ns != 0 ? c->opts.deadline_ns : 2 * NS_PER_S;
-	return match_all(c, ids, n_ids, api_clock_ns() + deadline_ns, n_match);
+	cancel = malloc(sizeof(*cancel));
+	if (cancel != NULL) {
+		*cancel = (struct cancel){{.run = cancel_run}, c, batch};
+		loop_post(c->loop, &cancel->msg);
+	}
+	door_posted(c);
+	door_leave(c);
+	return cancel != NULL ? 0 : -EBUSY;
 }
 
 /* --- results ---------------------------------------------------------------------------------- */
@@ -634,10 +653,10 @@ int kvof_cache_drain(struct kvof_cache *c, struct kvof_result *out, uint32_t n)
 
 	if (out == NULL && n > 0)
 		return -EINVAL;
-	rc = enter(c);
+	rc = door_enter(c);
 	if (rc != 0)
 		return rc;
-	posted(c);
+	door_posted(c);
 	pthread_mutex_lock(&c->drain_lock);
 	if (read(c->fd, &count, sizeof(count)) < 0)
 		must(errno == EAGAIN);
@@ -647,73 +666,6 @@ int kvof_cache_drain(struct kvof_cache *c, struct kvof_result *out, uint32_t n)
 	    atomic_exchange(&c->signaled, 1) == 0)
 		must(write(c->fd, &one, sizeof(one)) == sizeof(one));
 	pthread_mutex_unlock(&c->drain_lock);
-	leave(c);
+	door_leave(c);
 	return (int)got;
-}
-
-/* --- identities and counters ------------------------------------------------------------------ */
-
-int kvof_cache_ids(const struct kvof_cache *c, const int32_t *tokens, size_t n_tokens,
-		   const struct kvof_id *parent, struct kvof_id *ids)
-{
-	size_t step, n;
-
-	if (c == NULL || c->magic != API_MAGIC)
-		return -EINVAL;
-	if (!api_is_here(c))
-		return -ESHUTDOWN;
-	step = c->identity->block_tokens;
-	n = n_tokens / step;
-	if (n > 0 && (tokens == NULL || ids == NULL))
-		return -EINVAL;
-	for (size_t i = 0; i < n; i++) {
-		identity_block(c->identity, parent, tokens + i * step, step, &ids[i]);
-		parent = &ids[i];
-	}
-	return 0;
-}
-
-int kvof_cache_id_of(const struct kvof_cache *c, const void *hash, size_t bytes,
-		     struct kvof_id *id)
-{
-	if (c == NULL || c->magic != API_MAGIC || id == NULL || (hash == NULL && bytes > 0))
-		return -EINVAL;
-	if (!api_is_here(c))
-		return -ESHUTDOWN;
-	identity_engine(c->identity, hash, bytes, id);
-	return 0;
-}
-
-struct stat_note {
-	struct msg msg;
-	struct kvof_cache *cache;
-	struct kvof_cache_stat *out;
-	sem_t done;
-};
-
-static void stat_run(struct loop *here, struct msg *m)
-{
-	struct stat_note *note = container_of(m, struct stat_note, msg);
-
-	core_stat(note->cache->core, note->out);
-	sem_post(&note->done);
-}
-
-int kvof_cache_stat(struct kvof_cache *c, struct kvof_cache_stat *out)
-{
-	struct stat_note note = {.msg = {.run = stat_run}, .cache = c, .out = out};
-	int rc;
-
-	if (out == NULL)
-		return -EINVAL;
-	rc = enter(c);
-	if (rc != 0)
-		return rc;
-	sem_init(&note.done, 0, 0);
-	loop_post(c->loop, &note.msg);
-	posted(c);
-	sem_wait_whole(&note.done);
-	sem_destroy(&note.done);
-	leave(c);
-	return 0;
 }

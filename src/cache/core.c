@@ -295,7 +295,7 @@ static void op_done(struct tier_op *tier_op)
 	if (op->tier_index == 2) {
 		if (op->batch->kind == KVOF_LOAD && reason == KVOF_OK && core->dram != NULL &&
 		    core->dram->ops->keep(core->dram, tier_op))
-			core->stat.promoted++;
+			core->stat.promoted[KVOF_TIER_DRAM]++;
 		reason = reason_of_both(op, reason);
 	}
 	finish(core, op, reason, op->tier_index);

@@ -50,6 +50,7 @@ struct cache_batch {
 	uint64_t id;
 	enum kvof_op kind;
 	uint64_t deadline_ns;              /* from submit; 0: the default */
+	uint32_t flags;                    /* KVOF_UNORDERED, ... */
 	uint64_t begin_ns;
 	uint32_t count, left, busy;
 	bool question;                     /* of match: in no order with others, takes a lease */

@@ -13,6 +13,8 @@
 #include "kvof/cache.h"
 
 #define PREFIX_KNOWN_MAX 65536             /* ids remembered; the oldest of a bucket goes */
+#define PREFIX_BLOCKS_MIN 1024
+#define PREFIX_BLOCKS_MAX (1u << 28)
 
 struct prefix;
 

@@ -228,6 +228,151 @@ TEST(wrong_options_are_refused_with_the_option_named)
 	}
 }
 
+/* S13: the name of what is wrong, or can have no effect, is told. */
+static void expect_refused(struct kvof_cache_opts opts, const char *name)
+{
+	struct kvof_cache *cache = (void *)&opts;
+	char why[256];
+
+	kt_noise(why, sizeof(why));
+	expect_int(kvof_cache_open(&opts, why, &cache), -EINVAL);
+	if (strstr(why, name) == NULL)
+		expect_str(why, name);
+	expect(cache == NULL);
+}
+
+TEST(s13_an_option_that_is_wrong_is_refused_with_its_name)
+{
+	static const char *const empty[] = {""}, *const targets[] = {"tcp://a:1", NULL};
+	static const uint64_t layers[] = {100, 0};
+	static const struct {
+		const char *name;
+		size_t at;
+		uint64_t value;
+		size_t bytes;
+	} bad[] = {
+		{"flash_format", offsetof(struct kvof_cache_opts, flash_format), 2, 4},
+		{"admission", offsetof(struct kvof_cache_opts, admission), 4, 4},
+		{"behind_full", offsetof(struct kvof_cache_opts, behind_full), 2, 4},
+		{"behind_bytes", offsetof(struct kvof_cache_opts, behind_bytes), 1, 8},
+		{"plain", offsetof(struct kvof_cache_opts, plain), 2, 4},
+		{"staging_bytes", offsetof(struct kvof_cache_opts, staging_bytes), 1, 8},
+		{"presence_ns", offsetof(struct kvof_cache_opts, presence_ns), 1, 8},
+		{"index_blocks", offsetof(struct kvof_cache_opts, index_blocks), 1, 4},
+		{"layer_count", offsetof(struct kvof_cache_opts, layer_count), 5000, 4},
+		{"event_count", offsetof(struct kvof_cache_opts, event_count), 2 << 20, 4},
+		{"target_count", offsetof(struct kvof_cache_opts, target_count), 17, 4},
+		{"targets", offsetof(struct kvof_cache_opts, target_count), 2, 4},
+		{"flash", offsetof(struct kvof_cache_opts, flash_count), 1, 4},
+		{"flash_count", offsetof(struct kvof_cache_opts, flash_count), 17, 4},
+		{"flash_bytes", offsetof(struct kvof_cache_opts, flash_bytes), 1, 8},
+		{"unused", offsetof(struct kvof_cache_opts, unused), 1, 4},
+	};
+	struct kvof_cache_opts opts;
+
+	sim_host_reset();
+	for (size_t i = 0; i < ARRAY_COUNT(bad); i++) {
+		opts = options();
+		opts.dram_bytes = 1 << 20;
+		memcpy((char *)&opts + bad[i].at, &bad[i].value, bad[i].bytes);
+		expect_refused(opts, bad[i].name);
+	}
+	opts = options();
+	opts.targets = targets;
+	opts.target_count = 2;
+	expect_refused(opts, "targets[1] is empty");
+	opts = options();
+	opts.flash = empty;
+	opts.flash_count = 1;
+	expect_refused(opts, "flash[0] is empty");
+	opts = options();
+	opts.layer_bytes = layers;
+	opts.layer_count = 2;
+	expect_refused(opts, "layer_bytes[1]");
+	opts = options();
+	opts.dram_bytes = 1 << 20;
+	opts.policy = "no-such";
+	expect_refused(opts, "policy is 'no-such', it can be");
+}
+
+TEST(s13_an_option_that_can_have_no_effect_is_refused_with_its_name)
+{
+	static const uint64_t layers[] = {100, 200};
+	static const struct {
+		const char *name;
+		size_t at;
+		uint64_t value;
+		size_t bytes;
+		bool dram_only;                    /* else: an array only */
+	} idle[] = {
+		{"queues", offsetof(struct kvof_cache_opts, queues), 2, 4, true},
+		{"depth", offsetof(struct kvof_cache_opts, depth), 8, 4, true},
+		{"digests", offsetof(struct kvof_cache_opts, digests), 1, 4, true},
+		{"presence_ns", offsetof(struct kvof_cache_opts, presence_ns), NS_PER_S, 8, true},
+		{"behind_bytes", offsetof(struct kvof_cache_opts, behind_bytes), 1 << 20, 8, true},
+		{"admission bit 1", offsetof(struct kvof_cache_opts, admission), 2, 4, true},
+		{"admission bit 0", offsetof(struct kvof_cache_opts, admission), 1, 4, false},
+		{"lease_ns", offsetof(struct kvof_cache_opts, lease_ns), NS_PER_S, 8, false},
+		{"flash_bytes", offsetof(struct kvof_cache_opts, flash_bytes), 1 << 30, 8, false},
+		{"flash_format", offsetof(struct kvof_cache_opts, flash_format), 1, 4, false},
+		{"behind_bytes", offsetof(struct kvof_cache_opts, behind_bytes), 1 << 20, 8, false},
+		{"behind_full", offsetof(struct kvof_cache_opts, behind_full), 1, 4, false},
+	};
+	struct kvof_cache_opts opts;
+
+	sim_host_reset();
+	for (size_t i = 0; i < ARRAY_COUNT(idle); i++) {
+		opts = options();
+		if (idle[i].dram_only) {
+			opts.target = NULL;
+			opts.dram_bytes = 1 << 20;
+		}
+		memcpy((char *)&opts + idle[i].at, &idle[i].value, idle[i].bytes);
+		expect_refused(opts, idle[i].name);
+	}
+	opts = options();
+	opts.policy = "lru";
+	expect_refused(opts, "policy has no effect without dram_bytes");
+	opts = options();
+	opts.layer_bytes = layers;
+	expect_refused(opts, "layer_bytes has no effect without layer_count");
+	opts = options();
+	opts.target = NULL;
+	opts.dram_bytes = 1 << 20;
+	opts.host_nqn = "nqn.2026-11.io.kvof:host";
+	expect_refused(opts, "host_nqn");
+}
+
+TEST(a_flag_that_is_not_known_or_has_no_effect_is_refused)
+{
+	struct kvof_cache *cache = begin_dram();
+	uint8_t data[10] = {0};
+	struct iovec iov = {data, sizeof(data)};
+	struct kvof_block b = {.id = id_of(cache, 1)}, save = {b.id, &iov, 1, sizeof(data)};
+	struct kvof_result r;
+	uint64_t batch;
+
+	expect_int(kvof_cache_submit_flags(cache, KVOF_EXISTS_OP, &b, 1, 0, 16, &batch), -EINVAL);
+	expect_int(kvof_cache_submit_flags(cache, KVOF_EXISTS_OP, &b, 1, 0, KVOF_SKIP_WRITE,
+					   &batch), -EINVAL);
+	expect_int(kvof_cache_submit_flags(cache, KVOF_SAVE, &save, 1, 0, KVOF_SKIP_READ, &batch),
+		   -EINVAL);
+	expect_int(kvof_cache_submit_flags(cache, KVOF_SAVE, &save, 1, 0,
+					   KVOF_SKIP_WRITE | KVOF_WAIT_ALL, &batch), -EINVAL);
+	expect_int(kvof_cache_submit_flags(cache, KVOF_SAVE, &save, 1, 0, KVOF_UNORDERED, &batch),
+		   0);
+	take(cache, &r, 1);
+	expect_int(r.reason, KVOF_OK);
+	kvof_cache_close(&cache);
+}
+
+TEST(tiers_have_names)
+{
+	expect_str(kvof_tier_name(KVOF_TIER_NONE), "");
+	expect_str(kvof_tier_name(KVOF_TIER_FLASH), "flash");
+	expect_str(kvof_tier_name(9), "unknown");
+}
+
 TEST(more_than_the_limit_in_flight_is_ebusy_until_drained)
 {
 	static struct kvof_block b[KVOF_BLOCKS_MAX];

@@ -1022,7 +1022,7 @@ TEST(a_block_loaded_from_the_array_moves_up)
 	expect_int(fix_one(KVOF_LOAD, 1, back, THREE).tier, 1);
 	expect_mem(back, data, THREE);
 	seen(&stat);
-	expect_int(stat.promoted, 1);
+	expect_int(stat.promoted[KVOF_TIER_DRAM], 1);
 	expect_int(stat.dram_blocks, 1);
 	fix_end();
 }
