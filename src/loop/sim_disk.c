@@ -30,6 +30,8 @@
 #include "loop/sim_world.h"
 
 #define SIM_SECTOR UINT64_C(512)
+#define SIM_PAGE UINT64_C(4096)
+#define SIM_PAGE_SECTORS (SIM_PAGE / SIM_SECTOR)
 #define SIM_CHUNK (64 * KiB)
 #define SIM_CHUNK_SECTORS (SIM_CHUNK / SIM_SECTOR)
 #define SIM_DOOMED 0x80000000u          /* in `written`: a flush will not help any more */
@@ -45,6 +47,7 @@ struct sim_medium {
 	uint8_t *now, *alt;
 	uint32_t *written;
 	uint8_t *chunk_touched;                 /* a byte a chunk: ever written */
+	uint8_t *page_touched;                  /* a byte a page: not zero in `now` or `alt` */
 	uint8_t *chunk_dirty;                   /* a byte a chunk: on dirty[] */
 	uint64_t *dirty;
 	uint64_t dirty_count, dirty_max;
@@ -106,18 +109,83 @@ static uint64_t sim_medium_chunks(const struct sim_medium *m)
 	return (m->bytes + SIM_CHUNK - 1) / SIM_CHUNK;
 }
 
+/*
+ * The maps of media that are gone, cleared, for the next of their size: a test of a thousand worlds
+ * would spend most of its time in page faults.
+ */
+#define SIM_SPARE_MAX 16
+#define SIM_SPARE_PAGES_MAX (64 * MiB / SIM_PAGE)
+
+static struct sim_spare {
+	uint64_t bytes;                         /* 0: none */
+	uint8_t *now, *alt;
+	uint32_t *written;
+} sim_spare[SIM_SPARE_MAX];
+
+static uint64_t sim_written_bytes(uint64_t bytes)
+{
+	return bytes / SIM_SECTOR * sizeof(uint32_t);
+}
+
+/* Into the list, if there is room and little to clear. Nothing else may have written there. */
+static bool sim_spare_give(struct sim_medium *m)
+{
+	uint64_t pages = m->bytes / SIM_PAGE, touched = 0;
+	struct sim_spare *to = NULL;
+
+	if (m->now == NULL || m->alt == NULL || m->written == NULL || m->poked ||
+	    m->page_touched == NULL || m->bytes % SIM_PAGE != 0)
+		return false;
+	for (unsigned i = 0; i < SIM_SPARE_MAX && to == NULL; i++)
+		to = sim_spare[i].bytes == 0 ? &sim_spare[i] : NULL;
+	for (uint64_t i = 0; i < pages; i++)
+		touched += m->page_touched[i];
+	if (to == NULL || touched > SIM_SPARE_PAGES_MAX)
+		return false;
+	for (uint64_t i = 0; i < pages && touched > 0; i++) {
+		if (!m->page_touched[i])
+			continue;
+		memset(m->now + i * SIM_PAGE, 0, SIM_PAGE);
+		memset(m->alt + i * SIM_PAGE, 0, SIM_PAGE);
+		memset(m->written + i * SIM_PAGE_SECTORS, 0,
+		       SIM_PAGE_SECTORS * sizeof(*m->written));
+		touched--;
+	}
+	*to = (struct sim_spare){m->bytes, m->now, m->alt, m->written};
+	return true;
+}
+
+static bool sim_spare_take(struct sim_medium *m)
+{
+	for (unsigned i = 0; i < SIM_SPARE_MAX; i++) {
+		struct sim_spare *from = &sim_spare[i];
+
+		if (from->bytes != m->bytes)
+			continue;
+		m->now = from->now;
+		m->alt = from->alt;
+		m->written = from->written;
+		from->bytes = 0;
+		return true;
+	}
+	return false;
+}
+
 static void sim_medium_free(struct sim_medium *m)
 {
 	must(list_empty(&m->opens));
-	if (m->now != NULL)
-		munmap(m->now, m->bytes);
-	if (m->alt != NULL)
-		munmap(m->alt, m->bytes);
-	if (m->written != NULL)
-		munmap(m->written, m->bytes / SIM_SECTOR * sizeof(*m->written));
+	if (!sim_spare_give(m)) {
+		if (m->now != NULL)
+			munmap(m->now, m->bytes);
+		if (m->alt != NULL)
+			munmap(m->alt, m->bytes);
+		if (m->written != NULL)
+			munmap(m->written, sim_written_bytes(m->bytes));
+	}
 	free(m->rotten);
 	free(m->allocated);
 	free(m->chunk_touched);
+	free(m->page_touched);
 	free(m->chunk_dirty);
 	free(m->dirty);
 	list_remove(&m->link);
@@ -134,13 +202,16 @@ static struct sim_medium *sim_medium_make(const char *path, uint64_t bytes, bool
 	m->bytes = bytes;
 	m->memory = memory;
 	memcpy(m->path, path, strlen(path) + 1);
-	m->now = sim_map(bytes);
-	m->alt = sim_map(bytes);
-	m->written = sim_map(bytes / SIM_SECTOR * sizeof(*m->written));
+	if (!sim_spare_take(m)) {
+		m->now = sim_map(bytes);
+		m->alt = sim_map(bytes);
+		m->written = sim_map(sim_written_bytes(bytes));
+	}
 	m->chunk_touched = calloc(sim_medium_chunks(m), 1);
+	m->page_touched = calloc(bytes / SIM_PAGE + 1, 1);
 	m->chunk_dirty = calloc(sim_medium_chunks(m), 1);
 	if (m->now == NULL || m->alt == NULL || m->written == NULL || m->chunk_touched == NULL ||
-	    m->chunk_dirty == NULL) {
+	    m->page_touched == NULL || m->chunk_dirty == NULL) {
 		sim_medium_free(m);
 		return NULL;
 	}
@@ -214,6 +285,7 @@ static void sim_medium_put(struct sim_medium *m, uint64_t first, uint64_t end, s
 			if (at != NULL)
 				iov_at_take(at, bytes, SIM_SECTOR);
 			sim_medium_sector(m, first, at == NULL ? NULL : bytes, fresh);
+			m->page_touched[first / SIM_PAGE_SECTORS] = 1;
 		}
 		m->chunk_touched[chunk] = 1;
 	}
