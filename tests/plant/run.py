@@ -1,14 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Builds a layer with one planted fault at a time and shows that a named test catches it.
+"""Plants one fault at a time and shows that a named test catches it.
 
 usage: run.py [--build DIR] [PLANT ...]
 
-A plant is a line under `#ifdef KVOF_PLANT_<NAME>`, switched on by meson's -Dplant=<name>. For
-each, the named test must pass without the plant and fail with it. Ends with 0 if all are caught.
+A plant is a line under `#ifdef KVOF_PLANT_<NAME>`. The files that have it are compiled once more
+with it, and the test program is linked with them before the layers they belong to: nothing else is
+built. The named test must pass without the plant and fail with it. Ends with 0 if all are caught.
 """
 import argparse
+import concurrent.futures
+import json
+import os
 import pathlib
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -159,59 +165,99 @@ def tool(name):
     return str(debian) if debian.exists() else name
 
 
-def run(*args):
-    done = subprocess.run(args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def run(*args, cwd=None):
+    done = subprocess.run(args, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         sys.exit(f'{" ".join(args)}\n{done.stdout[-3000:]}')
 
 
-def build(folder, plant, program):
-    run(tool('meson'), 'configure', str(folder), f'-Dplant={plant}')
-    run(tool('ninja'), '-C', str(folder), program)
+def planted(plant):
+    """The files of src/ that have it."""
+    word = re.compile(rf'\bKVOF_PLANT_{plant.upper()}\b')
+    found = [p for p in sorted((ROOT / 'src').rglob('*.[ch]')) if word.search(p.read_text())]
+    if not found or any(p.suffix == '.h' for p in found):
+        sys.exit(f'{plant}: a plant is a line of a file src/*/*.c; found in {found}')
+    return found
 
 
-def passes(folder, program, test):
-    done = subprocess.run([folder / program, test], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, errors='replace')
+class Builder:
+    def __init__(self, folder):
+        self.folder = folder.resolve()
+        entries = json.loads((self.folder / 'compile_commands.json').read_text())
+        # A source is compiled for several programs; the library of its layer is what they link.
+        self.compile = {(self.folder / e['file']).resolve(): e for e in entries
+                        if e['output'].startswith('libkvof-')}
+
+    def link(self, program):
+        out = subprocess.run([tool('ninja'), '-C', self.folder, '-t', 'commands', program], check=True,
+                             stdout=subprocess.PIPE, text=True).stdout
+        words = shlex.split(out.strip().splitlines()[-1])
+        at = words.index('-o')
+        assert words[at + 1] == program, words
+        return words, at
+
+    def build(self, plant, program, out):
+        """The program with the plant, as `out` and with objects beside it."""
+        objects = []
+        for number, source in enumerate(planted(plant)):
+            entry = self.compile[source]
+            words = shlex.split(entry['command'])
+            words[words.index('-o') + 1] = f'{out}.{number}.o'
+            words[words.index('-MF') + 1] = f'{out}.{number}.d'
+            run(*words, '-Wno-error', f'-DKVOF_PLANT_{plant.upper()}', cwd=self.folder)
+            objects.append(f'{out}.{number}.o')
+        words, at = self.link(program)
+        run(*words[:at], '-o', str(out), *objects, *words[at + 2:], cwd=self.folder)
+
+
+def passes(program, test):
+    done = subprocess.run([program, test], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors='replace')
     return done.returncode == 0, done.stdout.strip().splitlines()
+
+
+def judge(builder, plant, scratch):
+    """What is to be said of one plant; starts with `ok` or `not ok`."""
+    program, test = PLANTS[plant]
+    out = scratch / plant
+    builder.build(plant, program, out)
+    good, lines = passes(out, test)
+    out.unlink()
+    if good:
+        return f'not ok - {plant}: {test} did not notice'
+    why = [line for line in lines if 'must hold' in line or line.startswith('ERROR')
+           or (line.startswith('# ') and 'ok - kt' not in line)] or lines[-1:] or ['ended at once']
+    return f'ok - {plant}: caught by {test} ({why[-1].lstrip("# ")[-120:]})'
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--build', help='build folder to use and keep')
+    parser.add_argument('--build', help='build folder to use; without it, one of its own')
     parser.add_argument('plants', nargs='*', help=', '.join(PLANTS))
     opts = parser.parse_args()
     unknown = set(opts.plants) - set(PLANTS)
     if unknown:
         parser.error(f'no such plant: {", ".join(sorted(unknown))}')
-    folder = pathlib.Path(opts.build or tempfile.mkdtemp(prefix='kvof-plant-'))
+    names = opts.plants or list(PLANTS)
+    scratch = pathlib.Path(tempfile.mkdtemp(prefix='kvof-plant-'))
+    folder = pathlib.Path(opts.build) if opts.build else scratch / 'build'
     missed = 0
     try:
         if not (folder / 'build.ninja').exists():
-            run(tool('meson'), 'setup', str(folder), str(ROOT), '-Dbuildtype=debug',
-                '-Dwerror=false')
-        names = opts.plants or list(PLANTS)
-        build(folder, '', PLANTS[names[0]][0])
-        for name in names:
-            run(tool('ninja'), '-C', str(folder), PLANTS[name][0])
-            good, _ = passes(folder, *PLANTS[name])
-            if not good:
-                missed += 1
-                print(f'not ok - {PLANTS[name][1]} fails without a plant')
-        for name in names:
-            program, test = PLANTS[name]
-            build(folder, name, program)
-            good, lines = passes(folder, program, test)
-            if good:
-                missed += 1
-                print(f'not ok - {name}: {test} did not notice')
-            else:
-                why = [line for line in lines if 'must hold' in line or line.startswith('ERROR')
-                       or (line.startswith('# ') and 'ok - kt' not in line)] or lines[-1:]
-                print(f'ok - {name}: caught by {test} ({why[-1].lstrip("# ")[-120:]})', flush=True)
+            run(tool('meson'), 'setup', str(folder), str(ROOT), '-Dbuildtype=debug')
+        run(tool('ninja'), '-C', str(folder), *sorted({PLANTS[n][0] for n in names}))
+        builder = Builder(folder)
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            tests = sorted({PLANTS[n] for n in names})
+            for row, (good, _) in zip(tests, pool.map(lambda t: passes(folder / t[0], t[1]), tests)):
+                if not good:
+                    missed += 1
+                    print(f'not ok - {row[1]} fails without a plant')
+            for line in pool.map(lambda n: judge(builder, n, scratch), names):
+                missed += line.startswith('not')
+                print(line, flush=True)
     finally:
-        if not opts.build:
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
     return 1 if missed else 0
 
 
