@@ -27,13 +27,12 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "cache/join.h"
+#include "cache/route.h"
 
 #define CORE_MAGIC 0x636f7265u
 #define CORE_BUCKETS 1024
 #define CORE_DEADLINE_NS (2 * NS_PER_S)
 #define CORE_LEASE_NS (5 * NS_PER_S)
-#define CORE_BACKLOG (TIER_FLYING_MAX + 16)    /* the domain list as well */
 
 struct core {
 	uint32_t magic;
@@ -41,15 +40,9 @@ struct core {
 	const struct core_events *events;
 	void *arg;
 	uint64_t deadline_ns, lease_ns;
-	struct host *host;                 /* NULL: DRAM only, or closing */
 	struct tier *dram, *remote;        /* NULL: not there */
-	struct prefix *known;
-	bool part_bytes_given;
-	uint32_t part_bytes;
-	struct join join;
-	bool joined, opened, strict, closing, host_closed, soon_pending, end_pending;
+	bool opened, closing, remote_closed, soon_pending, end_pending;
 	struct loop_op soon, end;
-	struct loop_timer open_timer;
 	struct list_link batches, ready;
 	struct list_link bucket[CORE_BUCKETS];
 	struct kvof_cache_stat stat;
@@ -128,7 +121,7 @@ static void core_end(struct loop_op *end, int res);
 static void close_check(struct core *core)
 {
 	if (!core->closing || core->end_pending || !list_empty(&core->batches) ||
-	    !core->host_closed || core->join.running || core->soon_pending)
+	    !core->remote_closed || core->soon_pending)
 		return;
 	core->end_pending = true;
 	core->end = (struct loop_op){.done = core_end};
@@ -446,91 +439,24 @@ void core_stat(const struct core *core, struct kvof_cache_stat *out)
 		out->dram_evicted = dram.evicted;
 		out->dram_refused = dram.refused;
 	}
-	if (core->host != NULL) {
-		struct host_stat host;
+	if (core->remote != NULL) {
+		struct tier_stat remote;
 
-		host_stat(core->host, &host);
-		out->remote_reconnects = host.reconnects;
-		out->remote_live = host_state(core->host) == HOST_LIVE;
+		route_stat(core->remote, &remote);
+		out->remote_reconnects = remote.reconnects;
+		out->remote_live = remote.devs_live;
 	}
 }
 
 /* --- open and close --------------------------------------------------------------------------- */
 
-static void opened(struct core *core, int res, const char *why)
-{
-	if (core->opened)
-		return;
-	core->opened = true;
-	loop_timer_cancel(core->loop, &core->open_timer);
-	core->events->opened(core->arg, res, why);
-}
-
-static void join_done(struct join *j, int res)
-{
-	struct core *core = container_of(j, struct core, join);
-
-	if (core->closing) {
-		close_check(core);
-		return;
-	}
-	core->joined = res == 0;
-	if (res == -ETIMEDOUT || res == -ECONNRESET || res == -EIO)
-		snprintf(j->why, sizeof(j->why), "the array did not give its list of domains: %s",
-			 strerror(-res));
-	opened(core, core->strict || res == -EINVAL ? res : 0, j->why);
-}
-
-/* What the namespace takes against what the options ask. False: it can't be used. */
-static bool limits_fit(struct core *core)
-{
-	const struct host_ns *ns = host_ns(core->host);
-	uint32_t most = ns->value_bytes_max;
-
-	if (ns->key_bytes_max < KV_KEY_BYTES_MAX) {
-		snprintf(core->join.why, sizeof(core->join.why), "the namespace takes keys of at "
-			 "most %u bytes, 16 are needed", ns->key_bytes_max);
-		return false;
-	}
-	if (core->part_bytes_given ? most < core->part_bytes : most < TIER_CUT_MIN + FRAME_BYTES) {
-		snprintf(core->join.why, sizeof(core->join.why), "part_bytes is %u, the namespace "
-			 "takes values of at most %u bytes", core->part_bytes, most);
-		return false;
-	}
-	if (most < core->part_bytes)
-		remote_cut_set(core->remote, most - FRAME_BYTES);
-	return true;
-}
-
-static void host_changed(void *arg, enum host_state state, int why)
+static void opened(void *arg, int res, const char *why)
 {
 	struct core *core = arg;
 
-	if (state != HOST_LIVE || core->joined || core->join.running || core->closing)
-		return;
-	if (!limits_fit(core)) {
-		log_error("%s", core->join.why);
-		opened(core, -EINVAL, core->join.why);
-		return;
-	}
-	core->join.deadline_ns = loop_now_ns(core->loop) + core->deadline_ns;
-	core->join.strict = core->strict && !core->opened;
-	join_start(&core->join);
-}
-
-/* The array did not come up in time. */
-static void open_late(struct loop_timer *timer)
-{
-	struct core *core = container_of(timer, struct core, open_timer);
-	int last = host_last_errno(core->host);
-	char why[256];
-
-	if (core->join.running)
-		return;                    /* it ends by its own deadline */
-	snprintf(why, sizeof(why), "the array is out of reach: %.200s",
-		 host_last_error(core->host)[0] != '\0' ? host_last_error(core->host) :
-		 "no answer in time");
-	opened(core, !core->strict ? 0 : last != 0 ? last : -ETIMEDOUT, why);
+	must(!core->opened);
+	core->opened = true;
+	core->events->opened(core->arg, res, why);
 }
 
 static void opened_soon(struct loop_op *soon, int res)
@@ -548,10 +474,7 @@ static void core_free(struct core *core)
 {
 	if (core->dram != NULL)
 		dram_close(&core->dram);
-	if (core->remote != NULL)
-		remote_close(&core->remote);
-	if (core->known != NULL)
-		prefix_close(&core->known);
+	must(core->remote == NULL);
 	core->magic = 0;
 	free(core);
 }
@@ -565,32 +488,17 @@ static const char *model_of(const struct identity *id)
 	return id->value[at];
 }
 
-static const struct host_events core_host_events = {.state = host_changed};
-
 static int remote_make(struct core *core, const struct core_opts *opts, char why[256])
 {
-	const struct kvof_cache_opts *c = opts->cache;
-	struct host_opts host = {
-		.ops = opts->wire,
-		.queues = c->queues,
-		.depth = c->depth,
-		.header_digest = (c->digests & 1) != 0,
-		.data_digest = (c->digests & 2) != 0,
-		.backlog_max = CORE_BACKLOG,
+	struct route_opts route = {
+		.cache = opts->cache,
+		.identity = opts->identity,
+		.wire = opts->wire,
+		.model_id = model_of(opts->identity),
+		.deadline_ns = core->deadline_ns,
 	};
-	int rc = host_target_parse(c->target, &host, why);
 
-	if (c->host_nqn != NULL)
-		snprintf(host.hostnqn, sizeof(host.hostnqn), "%s", c->host_nqn);
-	if (rc == 0)
-		rc = prefix_open(&core->known);
-	if (rc == 0)
-		rc = remote_open(core->loop, core->known, core_cut_bytes(c), &core->remote);
-	if (rc == 0)
-		rc = host_open(core->loop, &host, &core_host_events, core, why, &core->host);
-	if (rc == 0)
-		remote_host_set(core->remote, core->host);
-	return rc;
+	return route_open(core->loop, &route, opened, core, why, &core->remote);
 }
 
 static void core_init(struct core *core, struct loop *loop, const struct core_opts *opts,
@@ -604,16 +512,10 @@ static void core_init(struct core *core, struct loop *loop, const struct core_op
 	core->arg = arg;
 	core->deadline_ns = c->deadline_ns != 0 ? c->deadline_ns : CORE_DEADLINE_NS;
 	core->lease_ns = c->lease_ns != 0 ? c->lease_ns : CORE_LEASE_NS;
-	core->strict = c->strict != 0;
-	core->part_bytes_given = c->part_bytes != 0;
-	core->part_bytes = core_cut_bytes(c) + FRAME_BYTES;
-	core->join.identity = opts->identity;
-	core->join.done = join_done;
 	list_init(&core->batches);
 	list_init(&core->ready);
 	for (unsigned i = 0; i < CORE_BUCKETS; i++)
 		list_init(&core->bucket[i]);
-	loop_timer_init(&core->open_timer, open_late);
 }
 
 int core_open(struct loop *loop, const struct core_opts *opts, const struct core_events *events,
@@ -629,23 +531,18 @@ int core_open(struct loop *loop, const struct core_opts *opts, const struct core
 	core_init(core, loop, opts, events, arg);
 	if (c->dram_bytes > 0)
 		rc = dram_open(loop, c->dram_bytes, &core->dram);
-	if (rc == 0 && c->target != NULL)
+	if (rc == 0 && (c->target != NULL || c->target_count > 0))
 		rc = remote_make(core, opts, why);
 	if (rc != 0) {
-		must(core->host == NULL);
 		core_free(core);
 		return rc;
 	}
 	*out = core;
-	if (c->target == NULL) {
+	if (core->remote == NULL) {
 		core->soon_pending = true;
 		core->soon = (struct loop_op){.done = opened_soon};
 		loop_soon(loop, &core->soon, 0);
-		return 0;
 	}
-	core->join.model_id = model_of(opts->identity);
-	core->join.host = core->host;
-	loop_timer_set(loop, &core->open_timer, loop_now_ns(loop) + core->deadline_ns);
 	return 0;
 }
 
@@ -659,30 +556,32 @@ static void core_end(struct loop_op *end, int res)
 	closed(arg);
 }
 
-static void host_gone(void *arg)
+static void remote_gone(void *arg)
 {
 	struct core *core = arg;
 
-	core->host_closed = true;
+	core->remote = NULL;
+	core->remote_closed = true;
 	close_check(core);
 }
 
 void core_close(struct core **corep, void (*closed)(void *arg), void *arg)
 {
 	struct core *core;
+	struct tier *remote;
 
 	OBJ_TAKE(core, corep, CORE_MAGIC);
 	loop_must_own(core->loop);
 	must(!core->closing);
+	remote = core->remote;
 	core->closing = true;
 	core->closed = closed;
 	core->closed_arg = arg;
-	loop_timer_cancel(core->loop, &core->open_timer);
 	cancel_all(core);
 	ready_run(core);
-	if (core->host != NULL)
-		host_close(&core->host, host_gone, core);
+	if (remote != NULL)                /* its operations know it until it is closed */
+		route_close(&remote, remote_gone, core);
 	else
-		core->host_closed = true;
+		core->remote_closed = true;
 	close_check(core);
 }

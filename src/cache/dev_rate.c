@@ -25,7 +25,7 @@ static uint64_t averaged(uint64_t old, uint64_t sample)
 
 void dev_rate_begin(struct dev_rate *r, struct dev_rate_mark *m, uint32_t bytes, uint64_t now_ns)
 {
-	*m = (struct dev_rate_mark){now_ns, bytes, r->queued == 0};
+	*m = (struct dev_rate_mark){now_ns, bytes, r->queued == 0, true};
 	if (r->queued == 0) {
 		r->last_ns = r->window_ns = now_ns;
 		r->window_bytes = 0;

@@ -32,6 +32,7 @@ struct dev_rate_mark {
 	uint64_t begin_ns;
 	uint32_t bytes;
 	bool idle;                         /* nothing was before it */
+	bool begun;
 };
 
 void dev_rate_begin(struct dev_rate *r, struct dev_rate_mark *m, uint32_t bytes, uint64_t now_ns);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tier holds whole blocks: tier_dram.c in this process, tier_remote.c on an array. One tier_op is
- * one block's load, save, question or removal, ended exactly once.
+ * A tier holds whole blocks: tier_dram.c in this process, tier_values.c on arrays and on flash of
+ * this machine. One tier_op is one block's load, save, question or removal, ended exactly once.
  *
  * Owned by one loop; done and released run on it, never inside start().
  */
@@ -56,6 +56,7 @@ struct tier_run {
 	enum kvof_reason worst;
 	uint32_t cut_bytes, part_count;    /* of this round */
 	uint32_t our_cut_bytes;            /* of the first: what allow counts */
+	uint32_t lane;                     /* which device */
 	uint32_t check_count;              /* parts of the block that is there already */
 	uint64_t block_bytes;
 	uint32_t items, next, flying, busy;
@@ -102,7 +103,7 @@ struct tier_op {
 	/* the tier's, while in flight */
 	struct loop_op soon;
 	struct tier *tier;
-	struct list_link starved;
+	struct list_link starved, lane;
 	struct tier_run run;
 };
 
@@ -131,13 +132,15 @@ struct tier_ops {
 	void (*touch)(struct tier *t, const struct kvof_id *id, uint64_t lease_until_ns);
 	/* op->allow was raised (or 0: all). Nothing of it is done inside, but what is started. */
 	void (*more)(struct tier *t, struct tier_op *op);
+	/* False: all would end with KVOF_UNREACHABLE at once. NULL: never. */
+	bool (*live)(const struct tier *t);
 	/* Of the device that would serve id. */
 	void (*speed)(const struct tier *t, const struct kvof_id *id, struct tier_speed *out);
 };
 
 struct tier {
 	const struct tier_ops *ops;
-	void *self;                        /* struct dram, struct remote */
+	void *self;                        /* struct dram, struct values */
 	uint32_t cut_bytes;                /* largest payload of a part; tier_cut_set() */
 	uint32_t layer_count;              /* of a block, all equal; 0: not known or not equal */
 };
@@ -178,14 +181,17 @@ void dram_stat(const struct tier *t, struct dram_stat *out);
 /* Ends a lease of touch(). */
 void dram_unlease(struct tier *t, const struct kvof_id *id);
 
-/* --- remote ----------------------------------------------------------------------------------- */
+/* --- values: route.h, flash.h ----------------------------------------------------------------- */
 
-/* known is borrowed. Until it has a host, every operation ends with KVOF_UNREACHABLE. */
-int remote_open(struct loop *loop, struct prefix *known, uint32_t cut_bytes, struct tier **out);
-void remote_host_set(struct tier *t, struct host *host);
-/* Largest payload of a part from now on. */
-void remote_cut_set(struct tier *t, uint32_t cut_bytes);
-/* No operation is in flight. */
-void remote_close(struct tier **t);
+struct tier_stat {
+	unsigned devs, devs_live;          /* arrays; flash is one */
+	uint64_t asked, answered, unreachable;     /* operations; those that were late or canceled
+						    * are in none of the last two */
+	uint64_t delivered_bytes;          /* of loads that ended well */
+	uint64_t device_read_bytes;        /* at the drives; of arrays: over the wire */
+	uint64_t device_write_bytes;
+	uint64_t used_bytes, capacity_bytes, values, evicted, corrupt, reconnects;
+	unsigned drives, drives_failed;
+};
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The remote tier: blocks as values of a KV namespace, over the initiator of host/.
+ * Blocks as values of devices: the tiers "remote" (arrays) and "flash" (drives of this machine).
  *
  * An operation goes through stages; each stage is a number of values ("items"), at most
  * `part_slots` of them in flight, and ends when all have been answered:
@@ -14,15 +14,21 @@
  *   exists  FIRST  (0 of 1): Exist if its length is known, else its first 64 bytes; PARTS Exist
  *   delete  FIRST  64 bytes of (0 of 1)  HEAD: delete it, now invisible  PARTS: delete
  *
- * Payload goes between the wire and the caller's memory; the footer has memory of its own. Where
+ * Payload goes between the device and the caller's memory; the footer has memory of its own. Where
  * the value is shorter than the room, its footer lies in the caller's buffer, and is read there.
+ * What a device says is distrusted alike, be it an array or a drive of this machine.
+ *
+ * Each device has a lane: what flies there, what waits for room there, how fast it is. Nothing of
+ * one lane waits for another. When a device is lost, what is started on it ends at once; loads and
+ * questions under way get VALUES_GRACE_NS for its return, then they are canceled and end as
+ * KVOF_UNREACHABLE; what changes something waits until its deadline.
  *
  * A load that streams (landed) tells of each part when it is good and the head has said that it is
  * a part of this block; a part that is sooner than the head is held, with its slot. A load that may
  * not start all of its parts yet (allow) is parked when nothing of it flies, until more() or its
  * end.
  *
- * Invariants: flying counts parts between host_submit() and done; busy those whose buffers the host
+ * Invariants: flying counts parts between submit() and done; busy those whose buffers the device
  * still owns; an operation is done when nothing flies, and released when nothing is busy.
  *
  * Owned by one loop.
@@ -33,24 +39,42 @@
 #include <time.h>
 
 #include "base/hash.h"
+#include "cache/dev.h"
 #include "cache/dev_rate.h"
+#include "cache/known.h"
 #include "cache/tier.h"
+#include "cache/values.h"
 
-#define REMOTE_MAGIC 0x72656d6fu
-#define REMOTE_ROUNDS_MAX 3
+#define VALUES_MAGIC 0x76616c75u
+#define VALUES_ROUNDS_MAX 3
 
 _Static_assert(TIER_FLYING_MAX >= TIER_PARTS_MAX, "one operation's parts fit");
 
-struct remote {
-	struct tier tier;
-	uint32_t magic;
-	struct loop *loop;
-	struct host *host;
-	struct prefix *known;
+struct lane {
+	struct values *values;
+	struct dev *dev;
 	struct dev_rate rate;
-	uint64_t in_flight;                /* operations */
+	uint32_t value_bytes_max;          /* 0: not told */
+	bool unfit;                        /* it takes none of our values */
+	bool lost;                         /* away longer than the grace */
 	uint32_t flying;                   /* values */
 	struct list_link starved;          /* operations that wait for flying to fall */
+	struct list_link ops;              /* operations of this lane */
+	struct loop_timer grace;
+	uint64_t asked, answered, delivered_bytes, unreachable;   /* operations; bytes of loads */
+};
+
+struct values {
+	struct tier tier;
+	struct tier_ops ops;               /* with its name */
+	uint32_t magic;
+	struct loop *loop;
+	void *owner;
+	struct known *known;
+	uint64_t in_flight;                /* operations */
+	unsigned lane_count;
+	uint64_t name[VALUES_DEVS_MAX];    /* of the lane's device */
+	struct lane lane[VALUES_DEVS_MAX];
 };
 
 static const uint8_t stage_next[TIER_STAGE_N] = {  /* bit n set: may go to stage n */
@@ -62,12 +86,25 @@ static const uint8_t stage_next[TIER_STAGE_N] = {  /* bit n set: may go to stage
 	[TIER_OVER] = 0,
 };
 
-static struct remote *remote_of(const struct tier *t)
+static struct values *values_of(const struct tier *t)
 {
-	struct remote *r = t->self;
+	struct values *v = t->self;
 
-	OBJ_CHECK(r, REMOTE_MAGIC);
-	return r;
+	OBJ_CHECK(v, VALUES_MAGIC);
+	return v;
+}
+
+static struct lane *lane_of(const struct tier_op *op)
+{
+	struct values *v = values_of(op->tier);
+
+	must(op->run.lane < v->lane_count);
+	return &v->lane[op->run.lane];
+}
+
+static bool lane_live(const struct lane *l)
+{
+	return !l->unfit && l->dev->ops->live(l->dev);
 }
 
 static uint64_t clock_ns(void)
@@ -78,8 +115,8 @@ static uint64_t clock_ns(void)
 	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
-/* What an errno of the host stands for; live: the array is there. */
-static enum kvof_reason remote_reason(int res, bool live)
+/* What an errno of the device stands for; live: it is there. */
+static enum kvof_reason dev_reason(int res, bool live)
 {
 	switch (res) {
 	case 0:
@@ -140,13 +177,29 @@ static void stage_go(struct tier_op *op, enum tier_stage to)  /* the only writer
 	}
 }
 
+static void lane_count(const struct tier_op *op, enum kvof_reason reason)
+{
+	struct lane *l = lane_of(op);
+
+	if (reason == KVOF_UNREACHABLE)
+		l->unreachable++;
+	else if (reason != KVOF_LATE && reason != KVOF_CANCELED)
+		l->answered++;
+	if (reason == KVOF_OK && op->kind == KVOF_LOAD)
+		l->delivered_bytes += op->value_bytes;
+}
+
 static void finish(struct tier_op *op, enum kvof_reason reason)
 {
-	struct remote *r = remote_of(op->tier);
+	struct values *v = values_of(op->tier);
 
 	stage_go(op, TIER_OVER);
-	must(r->in_flight > 0);
-	r->in_flight--;
+	must(v->in_flight > 0);
+	v->in_flight--;
+	if (list_linked(&op->lane)) {
+		list_remove(&op->lane);
+		lane_count(op, reason);
+	}
 	op->reason = reason;
 	op->busy = op->run.busy > 0;
 	op->done(op);
@@ -155,6 +208,7 @@ static void finish(struct tier_op *op, enum kvof_reason reason)
 static void part_reset(struct tier_part *part)
 {
 	part->op = (struct host_op){0};
+	part->mark.begun = false;
 	part->head = false;
 	part->index = 0;
 }
@@ -214,7 +268,7 @@ static void part_save(struct tier_part *part, const struct kvof_id *identity)
 	uint32_t bytes = part_payload(part);
 	uint64_t begin = clock_ns();
 	struct frame f = {*identity, run->block_bytes, run->sum, run->cut_bytes};
-	struct prefix_known known;
+	struct known_block known;
 
 	part_span(part, (uint64_t)part->index * run->cut_bytes, bytes);
 	if (run->stage != TIER_HEAD) {
@@ -222,7 +276,7 @@ static void part_save(struct tier_part *part, const struct kvof_id *identity)
 		run->sum = frame_sum_add(run->sum, part->index, f.xxh3);
 	}
 	frame_encode(&f, &part->footer);
-	prefix_find(remote_of(op->tier)->known, &op->id, &known);
+	known_find(values_of(op->tier)->known, &op->id, &known);
 	part->op.kind = HOST_STORE;
 	/* Parts that nobody sees yet are simply written: a dead writer may have left others. */
 	part->op.if_absent = run->stage != TIER_PARTS && !known.bad && !run->overwrite;
@@ -277,7 +331,7 @@ static void part_released(struct host_op *hop);
 
 static void part_start(struct tier_op *op, struct tier_part *part)
 {
-	struct remote *r = remote_of(op->tier);
+	struct lane *l = lane_of(op);
 	struct tier_run *run = &op->run;
 	uint32_t item = run->next++;
 
@@ -300,10 +354,11 @@ static void part_start(struct tier_op *op, struct tier_part *part)
 	part->op.released = part_released;
 	part->flying = true;
 	run->flying++;
-	r->flying++;
+	l->flying++;
 	if (part->op.kind == HOST_RETRIEVE)
-		dev_rate_begin(&r->rate, &part->mark, part->op.bytes, loop_now_ns(r->loop));
-	host_submit(r->host, &part->op);
+		dev_rate_begin(&l->rate, &part->mark, part->op.bytes,
+			       loop_now_ns(l->values->loop));
+	l->dev->ops->submit(l->dev, &part->op);
 }
 
 static bool stage_over(struct tier_op *op);
@@ -331,7 +386,7 @@ static bool is_parked(const struct tier_op *op)
 }
 
 /* Starts what there is room for. False: it waits on the starved list for more room. */
-static bool parts_start(struct remote *r, struct tier_op *op)
+static bool parts_start(struct lane *l, struct tier_op *op)
 {
 	struct tier_run *run = &op->run;
 	uint32_t items = items_allowed(op);
@@ -341,9 +396,13 @@ static bool parts_start(struct remote *r, struct tier_op *op)
 			continue;
 		if (run->canceled || run->worst != KVOF_OK)
 			break;
-		if (r->flying == TIER_FLYING_MAX) {
+		if (l->lost || l->unfit) {
+			worse(op, KVOF_UNREACHABLE);
+			break;
+		}
+		if (l->flying == TIER_FLYING_MAX) {
 			if (!list_linked(&op->starved))
-				list_push_back(&r->starved, &op->starved);
+				list_push_back(&l->starved, &op->starved);
 			return false;
 		}
 		part_start(op, &op->part[i]);
@@ -354,18 +413,18 @@ static bool parts_start(struct remote *r, struct tier_op *op)
 /* Goes on until something flies, or all is over: then op may be gone. */
 static void pump(struct tier_op *op)
 {
-	struct remote *r = remote_of(op->tier);
+	struct lane *l = lane_of(op);
 
 	do {
-		if (!parts_start(r, op) || is_parked(op))
+		if (!parts_start(l, op) || is_parked(op))
 			return;
 	} while (op->run.flying == 0 && stage_over(op));
 }
 
-static void feed_starved(struct remote *r)
+static void feed_starved(struct lane *l)
 {
-	while (r->flying < TIER_FLYING_MAX && !list_empty(&r->starved)) {
-		struct list_link *link = list_pop_front(&r->starved);
+	while (l->flying < TIER_FLYING_MAX && !list_empty(&l->starved)) {
+		struct list_link *link = list_pop_front(&l->starved);
 
 		pump(container_of(link, struct tier_op, starved));
 	}
@@ -532,8 +591,11 @@ static void peek_answer(struct tier_part *part)
 static void part_answer(struct tier_part *part, int res)
 {
 	struct tier_op *op = part->owner;
-	bool live = host_state(remote_of(op->tier)->host) == HOST_LIVE;
+	struct lane *l = lane_of(op);
+	bool live = lane_live(l);
 
+	if (res == -ECANCELED && l->lost && !op->run.canceled)
+		res = -ECONNRESET;         /* values_dev_changed() gave it up */
 	if (res == 0 && part->op.kind == HOST_RETRIEVE) {
 		if (op->kind == KVOF_LOAD)
 			load_answer(part);
@@ -547,7 +609,7 @@ static void part_answer(struct tier_part *part, int res)
 	} else if (res == -ENOENT && op->kind == KVOF_DELETE && op->run.stage != TIER_FIRST) {
 		/* somebody else was faster */
 	} else {
-		worse(op, remote_reason(res, live));
+		worse(op, dev_reason(res, live));
 	}
 }
 
@@ -559,46 +621,46 @@ static void ended(struct loop_op *soon, int res)
 }
 
 /* Ends an operation of which nothing flies, on the next turn. */
-static void end_soon(struct remote *r, struct tier_op *op, enum kvof_reason reason)
+static void end_soon(struct tier_op *op, enum kvof_reason reason)
 {
 	must(op->run.flying == 0 && !op->run.ending);
 	op->run.ending = true;
 	worse(op, reason);
 	op->soon = (struct loop_op){.done = ended};
-	loop_soon(r->loop, &op->soon, 0);
+	loop_soon(values_of(op->tier)->loop, &op->soon, 0);
 }
 
 /* Takes op off the list of those that wait for room; what flies of it ends it. */
-static void starved_end(struct remote *r, struct tier_op *op, enum kvof_reason reason)
+static void starved_end(struct tier_op *op, enum kvof_reason reason)
 {
 	list_remove(&op->starved);
 	worse(op, reason);
 	if (op->run.flying == 0)
-		end_soon(r, op, reason);
+		end_soon(op, reason);
 }
 
-static void rate_end(struct remote *r, const struct tier_part *part, int res)
+static void rate_end(struct lane *l, const struct tier_part *part, int res)
 {
 	enum dev_rate_end how = res == 0 || res == -ENOENT || res == -EBADMSG ? DEV_RATE_CAME :
 				res == -ETIMEDOUT ? DEV_RATE_LATE : DEV_RATE_UNTOLD;
 
-	dev_rate_end(&r->rate, &part->mark, how, res == 0 ? part->op.moved_bytes : 0,
-		     loop_now_ns(r->loop));
+	dev_rate_end(&l->rate, &part->mark, how, res == 0 ? part->op.moved_bytes : 0,
+		     loop_now_ns(l->values->loop));
 }
 
 static void part_done(struct host_op *hop, int res)
 {
 	struct tier_part *part = container_of(hop, struct tier_part, op);
 	struct tier_op *op = part->owner;
-	struct remote *r = remote_of(op->tier);
+	struct lane *l = lane_of(op);
 
-	loop_must_own(r->loop);
+	loop_must_own(l->values->loop);
 	must(part->flying && op->run.flying > 0);
 	part->flying = false;
 	op->run.flying--;
-	r->flying--;
-	if (hop->kind == HOST_RETRIEVE)
-		rate_end(r, part, res);
+	l->flying--;
+	if (part->mark.begun)
+		rate_end(l, part, res);
 	if (hop->busy) {
 		part->busy = true;
 		op->run.busy++;
@@ -609,8 +671,8 @@ static void part_done(struct host_op *hop, int res)
 	if (!list_linked(&op->starved))
 		pump(op);
 	else if (op->run.flying == 0 && op->run.worst != KVOF_OK)
-		starved_end(r, op, op->run.worst);
-	feed_starved(r);
+		starved_end(op, op->run.worst);
+	feed_starved(l);
 }
 
 static void part_released(struct host_op *hop)
@@ -629,9 +691,9 @@ static void part_released(struct host_op *hop)
 
 static void know(struct tier_op *op, uint64_t block_bytes, uint32_t cut_bytes, bool bad)
 {
-	struct prefix_known known = {block_bytes, cut_bytes, bad};
+	struct known_block known = {block_bytes, cut_bytes, bad};
 
-	prefix_set(remote_of(op->tier)->known, &op->id, &known);
+	known_set(values_of(op->tier)->known, &op->id, &known);
 }
 
 static bool load_fail(struct tier_op *op, enum kvof_reason reason)
@@ -639,7 +701,7 @@ static bool load_fail(struct tier_op *op, enum kvof_reason reason)
 	if (reason == KVOF_CORRUPT || reason == KVOF_IDENTITY)
 		know(op, 0, 0, true);
 	else if (reason == KVOF_ABSENT)
-		prefix_forget(remote_of(op->tier)->known, &op->id);
+		known_forget(values_of(op->tier)->known, &op->id);
 	finish(op, reason);
 	return false;
 }
@@ -666,7 +728,7 @@ static bool load_again(struct tier_op *op, uint64_t bytes, uint32_t cut_bytes)
 
 	if (bytes > op->bytes)
 		return load_short(op, bytes);
-	if (++run->rounds == REMOTE_ROUNDS_MAX)
+	if (++run->rounds == VALUES_ROUNDS_MAX)
 		return load_fail(op, KVOF_CORRUPT);
 	run->block_bytes = bytes;
 	run->cut_bytes = cut_bytes;
@@ -794,9 +856,9 @@ static void exists_learn(struct tier_op *op)
  */
 static void exists_know(struct tier_op *op)
 {
-	struct prefix_known known;
+	struct known_block known;
 
-	prefix_find(remote_of(op->tier)->known, &op->id, &known);
+	known_find(values_of(op->tier)->known, &op->id, &known);
 	if (!known.bad)
 		know(op, op->run.block_bytes, op->run.cut_bytes, false);
 }
@@ -815,7 +877,7 @@ static bool exists_over(struct tier_op *op)
 	if (run->worst == KVOF_OK)
 		exists_know(op);
 	else if (run->worst == KVOF_ABSENT)
-		prefix_forget(remote_of(op->tier)->known, &op->id);
+		known_forget(values_of(op->tier)->known, &op->id);
 	finish(op, run->worst);
 	return false;
 }
@@ -840,7 +902,7 @@ static bool delete_over(struct tier_op *op)
 		stage_go(op, TIER_PARTS);
 		return true;
 	}
-	prefix_forget(remote_of(op->tier)->known, &op->id);
+	known_forget(values_of(op->tier)->known, &op->id);
 	finish(op, run->worst);
 	return false;
 }
@@ -864,21 +926,34 @@ static bool stage_over(struct tier_op *op)
 
 /* --- the tier --------------------------------------------------------------------------------- */
 
-static bool tier_remote_has(const struct tier *t, const struct kvof_id *id)
+static bool tier_values_has(const struct tier *t, const struct kvof_id *id)
 {
-	return false;                      /* only the array knows */
+	return false;                      /* only the device knows */
+}
+
+/* How a device's limit leaves a block of so many bytes to be cut. */
+static uint32_t lane_cut(const struct lane *l, uint64_t bytes)
+{
+	const struct tier *t = &l->values->tier;
+	uint32_t most = l->value_bytes_max == 0 ? t->cut_bytes :
+			(uint32_t)bytes_min(t->cut_bytes, l->value_bytes_max - FRAME_BYTES);
+
+	return tier_cut_layers(most, t->layer_count, bytes);
 }
 
 /* How the block is cut, as far as we know; and the first stage. */
-static enum tier_stage run_begin(struct remote *r, struct tier_op *op)
+static enum tier_stage run_begin(struct values *v, struct tier_op *op)
 {
 	struct tier_run *run = &op->run;
-	struct prefix_known known;
+	struct known_block known;
 
-	*run = (struct tier_run){.block_bytes = op->bytes,
-				 .cut_bytes = tier_cut(&r->tier, op->bytes)};
-	run->our_cut_bytes = run->cut_bytes;
-	prefix_find(r->known, &op->id, &known);
+	*run = (struct tier_run){
+		.block_bytes = op->bytes,
+		.our_cut_bytes = tier_cut(&v->tier, op->bytes),
+		.lane = v->lane_count > 0 ? values_pick(v->name, v->lane_count, &op->id) : 0,
+	};
+	run->cut_bytes = v->lane_count > 0 ? lane_cut(lane_of(op), op->bytes) : run->our_cut_bytes;
+	known_find(v->known, &op->id, &known);
 	switch (op->kind) {
 	case KVOF_LOAD:
 		run->part_count = frame_part_count(op->bytes, run->cut_bytes);
@@ -900,122 +975,293 @@ static enum tier_stage run_begin(struct remote *r, struct tier_op *op)
 	return TIER_FIRST;
 }
 
-static void tier_remote_start(struct tier *t, struct tier_op *op)
+static void tier_values_start(struct tier *t, struct tier_op *op)
 {
-	struct remote *r = remote_of(t);
+	struct values *v = values_of(t);
 	enum tier_stage first;
 
-	loop_must_own(r->loop);
+	loop_must_own(v->loop);
 	must(op->part_slots > 0);
 	op->tier = t;
 	op->busy = false;
 	op->value_bytes = op->verify_ns = 0;
 	for (unsigned i = 0; i < op->part_slots; i++)
 		op->part[i].flying = op->part[i].busy = op->part[i].held = false;
-	op->starved = (struct list_link){0};
-	r->in_flight++;
-	first = run_begin(r, op);
-	if (r->host == NULL || host_state(r->host) != HOST_LIVE) {
-		end_soon(r, op, KVOF_UNREACHABLE);
+	op->starved = op->lane = (struct list_link){0};
+	v->in_flight++;
+	first = run_begin(v, op);
+	if (v->lane_count == 0) {
+		end_soon(op, KVOF_UNREACHABLE);
+		return;
+	}
+	list_push_back(&lane_of(op)->ops, &op->lane);
+	lane_of(op)->asked++;
+	if (!lane_live(lane_of(op))) {
+		end_soon(op, KVOF_UNREACHABLE);
 		return;
 	}
 	stage_go(op, first);
 	pump(op);
 }
 
-static void tier_remote_cancel(struct tier *t, struct tier_op *op)
+/* Ends an operation, or what flies of it will. */
+static void give_up(struct tier_op *op, bool parked, enum kvof_reason reason)
 {
-	struct remote *r = remote_of(t);
+	struct lane *l = lane_of(op);
+
+	if (list_linked(&op->starved))
+		starved_end(op, reason);
+	else if (parked && !op->run.answering)
+		end_soon(op, reason);
+	for (unsigned i = 0; i < op->part_slots; i++)
+		if (op->part[i].flying)
+			l->dev->ops->cancel(l->dev, &op->part[i].op);
+}
+
+static void tier_values_cancel(struct tier *t, struct tier_op *op)
+{
 	bool parked = is_parked(op);
 
 	if (op->run.stage == TIER_OVER || op->run.canceled)
 		return;
 	op->run.canceled = true;
-	if (list_linked(&op->starved))
-		starved_end(r, op, KVOF_CANCELED);
-	else if (parked && !op->run.answering)
-		end_soon(r, op, KVOF_CANCELED);
-	for (unsigned i = 0; i < op->part_slots; i++)
-		if (op->part[i].flying)
-			host_cancel(r->host, &op->part[i].op);
+	if (values_of(t)->lane_count > 0)
+		give_up(op, parked, KVOF_CANCELED);
 }
 
-static void tier_remote_late(struct tier *t, struct tier_op *op)
+static void tier_values_late(struct tier *t, struct tier_op *op)
 {
 	if (list_linked(&op->starved))     /* what flies has the deadline itself */
-		starved_end(remote_of(t), op, KVOF_LATE);
+		starved_end(op, KVOF_LATE);
 	else if (is_parked(op) && !op->run.answering)
-		end_soon(remote_of(t), op, KVOF_LATE);
+		end_soon(op, KVOF_LATE);
 }
 
-static void tier_remote_more(struct tier *t, struct tier_op *op)
+static void tier_values_more(struct tier *t, struct tier_op *op)
 {
 	const struct tier_run *run = &op->run;
 
 	must(op->tier == t && op->kind == KVOF_LOAD);
 	if (run->stage != TIER_PARTS || run->answering || run->ending || list_linked(&op->starved))
 		return;                    /* seen where it goes on */
-	pump(op);
+	if (run->flying == 0 && lane_of(op)->lost)
+		end_soon(op, KVOF_UNREACHABLE);
+	else
+		pump(op);
 }
 
-static void tier_remote_speed(const struct tier *t, const struct kvof_id *id,
+/* --- which device ---------------------------------------------------------------------------- */
+
+uint64_t values_name(const char *text)
+{
+	return hash_xxh3(text, strlen(text));
+}
+
+unsigned values_pick(const uint64_t *names, unsigned count, const struct kvof_id *id)
+{
+	struct {
+		le64 name;
+		uint8_t id[KVOF_ID_BYTES];
+	} text;
+	uint64_t most = 0;
+	unsigned best = 0;
+
+	must(count > 0);
+	memcpy(text.id, id->byte, KVOF_ID_BYTES);
+	for (unsigned i = 0; count > 1 && i < count; i++) {
+		uint64_t weight;
+
+		text.name = le64_of(names[i]);
+		weight = hash_xxh3(&text, sizeof(text));
+		if (i == 0 || weight > most || (weight == most && names[i] > names[best])) {
+			most = weight;
+			best = i;
+		}
+	}
+	return best;
+}
+
+/* --- the seam --------------------------------------------------------------------------------- */
+
+static bool tier_values_live(const struct tier *t)
+{
+	const struct values *v = values_of(t);
+
+	for (unsigned i = 0; i < v->lane_count; i++)
+		if (lane_live(&v->lane[i]))
+			return true;
+	return false;
+}
+
+static void tier_values_speed(const struct tier *t, const struct kvof_id *id,
 			      struct tier_speed *out)
 {
-	const struct remote *r = remote_of(t);
-	uint64_t now = loop_now_ns(r->loop);
+	const struct values *v = values_of(t);
+	uint64_t now = loop_now_ns(v->loop);
+	const struct lane *l;
 
+	*out = (struct tier_speed){0};
+	if (v->lane_count == 0)
+		return;
+	l = &v->lane[values_pick(v->name, v->lane_count, id)];
 	*out = (struct tier_speed){
-		.latency_ns = dev_rate_latency_ns(&r->rate, now),
-		.bytes_per_s = r->rate.bytes_per_s,
-		.queued_bytes = r->rate.queued_bytes,
-		.samples = r->rate.samples,
-		.quiet_ns = r->rate.samples > 0 ? now - r->rate.last_ns : 0,
-		.live = r->host != NULL && host_state(r->host) == HOST_LIVE,
+		.latency_ns = dev_rate_latency_ns(&l->rate, now),
+		.bytes_per_s = l->rate.bytes_per_s,
+		.queued_bytes = l->rate.queued_bytes,
+		.samples = l->rate.samples,
+		.quiet_ns = l->rate.samples > 0 ? now - l->rate.last_ns : 0,
+		.live = lane_live(l),
 	};
 }
 
-static const struct tier_ops tier_remote_ops = {
-	.name = "remote",
-	.has = tier_remote_has,
-	.start = tier_remote_start,
-	.cancel = tier_remote_cancel,
-	.late = tier_remote_late,
-	.more = tier_remote_more,
-	.speed = tier_remote_speed,
+static const struct tier_ops tier_values_ops = {
+	.has = tier_values_has,
+	.start = tier_values_start,
+	.cancel = tier_values_cancel,
+	.late = tier_values_late,
+	.more = tier_values_more,
+	.live = tier_values_live,
+	.speed = tier_values_speed,
 };
 
-int remote_open(struct loop *loop, struct prefix *known, uint32_t cut_bytes, struct tier **out)
-{
-	struct remote *r = calloc(1, sizeof(*r));
+/* --- devices ---------------------------------------------------------------------------------- */
 
-	if (r == NULL)
+/* It has been away for too long: who only looks does not wait for it any more. */
+static void lane_lost(struct loop_timer *timer)
+{
+	struct lane *l = container_of(timer, struct lane, grace);
+
+	l->lost = true;
+	LIST_FOR_EACH_SAFE(link, &l->ops) {
+		struct tier_op *op = container_of(link, struct tier_op, lane);
+
+		if ((op->kind == KVOF_LOAD || op->kind == KVOF_EXISTS_OP) &&
+		    op->run.stage != TIER_OVER && !op->run.canceled && !op->run.ending)
+			give_up(op, is_parked(op), KVOF_UNREACHABLE);
+	}
+}
+
+void values_dev_changed(struct tier *t, unsigned dev_index)
+{
+	struct values *v = values_of(t);
+	struct lane *l = &v->lane[dev_index];
+
+	must(dev_index < v->lane_count);
+	if (l->dev->ops->live(l->dev)) {
+		loop_timer_cancel(v->loop, &l->grace);
+		l->lost = false;
+	} else if (!l->lost && !loop_timer_is_set(&l->grace)) {
+		loop_timer_set(v->loop, &l->grace, loop_now_ns(v->loop) + VALUES_GRACE_NS);
+	}
+}
+
+void values_dev_limit(struct tier *t, unsigned dev_index, uint32_t value_bytes_max)
+{
+	struct lane *l = &values_of(t)->lane[dev_index];
+
+	must(dev_index < values_of(t)->lane_count);
+	l->unfit = value_bytes_max == 0;
+	must(l->unfit || value_bytes_max >= TIER_CUT_MIN + FRAME_BYTES);
+	l->value_bytes_max = value_bytes_max;
+}
+
+unsigned values_dev_add(struct tier *t, struct dev *dev, uint64_t name)
+{
+	struct values *v = values_of(t);
+	struct lane *l = &v->lane[v->lane_count];
+
+	must(v->lane_count < VALUES_DEVS_MAX && v->in_flight == 0);
+	*l = (struct lane){.values = v, .dev = dev};
+	list_init(&l->starved);
+	list_init(&l->ops);
+	loop_timer_init(&l->grace, lane_lost);
+	v->name[v->lane_count] = name;
+	return v->lane_count++;
+}
+
+uint64_t values_in_flight(const struct tier *t)
+{
+	return values_of(t)->in_flight;
+}
+
+static void stat_add(const struct lane *l, struct tier_stat *out)
+{
+	struct dev_stat d;
+
+	l->dev->ops->stat(l->dev, &d);
+	out->devs++;
+	out->devs_live += lane_live(l);
+	out->asked += l->asked;
+	out->answered += l->answered;
+	out->unreachable += l->unreachable;
+	out->delivered_bytes += l->delivered_bytes;
+	out->device_read_bytes += d.device_read_bytes;
+	out->device_write_bytes += d.device_write_bytes;
+	out->used_bytes += d.used_bytes;
+	out->capacity_bytes += d.capacity_bytes;
+	out->values += d.values;
+	out->evicted += d.evicted;
+	out->corrupt += d.corrupt;
+	out->reconnects += d.reconnects;
+	out->drives += d.drives;
+	out->drives_failed += d.drives_failed;
+}
+
+void values_dev_stat(const struct tier *t, unsigned dev_index, struct tier_stat *out)
+{
+	*out = (struct tier_stat){0};
+	must(dev_index < values_of(t)->lane_count);
+	stat_add(&values_of(t)->lane[dev_index], out);
+}
+
+void values_stat(const struct tier *t, struct tier_stat *out)
+{
+	const struct values *v = values_of(t);
+
+	*out = (struct tier_stat){0};
+	for (unsigned i = 0; i < v->lane_count; i++)
+		stat_add(&v->lane[i], out);
+}
+
+/* --- the tier itself -------------------------------------------------------------------------- */
+
+int values_open(struct loop *loop, const struct values_opts *opts, struct tier **out)
+{
+	struct values *v = calloc(1, sizeof(*v));
+
+	if (v == NULL)
 		return -ENOMEM;
-	must(cut_bytes >= TIER_CUT_MIN && cut_bytes <= FRAME_CUT_MAX);
-	OBJ_INIT(r, REMOTE_MAGIC);
-	r->tier = (struct tier){.ops = &tier_remote_ops, .self = r, .cut_bytes = cut_bytes};
-	r->loop = loop;
-	r->known = known;
-	list_init(&r->starved);
-	*out = &r->tier;
+	if (known_open(opts->known_slots, &v->known) != 0) {
+		free(v);
+		return -ENOMEM;
+	}
+	OBJ_INIT(v, VALUES_MAGIC);
+	v->ops = tier_values_ops;
+	v->ops.name = opts->name;
+	v->tier = (struct tier){.ops = &v->ops, .self = v};
+	tier_cut_set(&v->tier, opts->cut_bytes, 0);
+	v->loop = loop;
+	v->owner = opts->owner;
+	*out = &v->tier;
 	return 0;
 }
 
-void remote_host_set(struct tier *t, struct host *host)
+void *values_owner(const struct tier *t)
 {
-	remote_of(t)->host = host;
+	return values_of(t)->owner;
 }
 
-void remote_cut_set(struct tier *t, uint32_t cut_bytes)
+void values_close(struct tier **t)
 {
-	tier_cut_set(t, cut_bytes, t->layer_count);
-}
-
-void remote_close(struct tier **t)
-{
-	struct remote *r = remote_of(*t);
+	struct values *v = values_of(*t);
 
 	*t = NULL;
-	must(r->in_flight == 0 && r->flying == 0);
-	r->magic = 0;
-	free(r);
+	must(v->in_flight == 0);
+	for (unsigned i = 0; i < v->lane_count; i++) {
+		must(v->lane[i].flying == 0);
+		loop_timer_cancel(v->loop, &v->lane[i].grace);
+	}
+	known_close(&v->known);
+	v->magic = 0;
+	free(v);
 }
