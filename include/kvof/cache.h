@@ -219,6 +219,44 @@ int kvof_cache_id_of(const struct kvof_cache *cache, const void *hash, size_t by
 int kvof_cache_match(struct kvof_cache *cache, const struct kvof_id *ids, uint32_t n_ids,
 		     uint64_t deadline_ns, uint32_t *n_match);
 
+/* One row of blocks of a request: full attention, a sliding window, side data, a rank's share. */
+struct kvof_group {
+	const struct kvof_id *ids;      /* [n_blocks] */
+	uint32_t window_blocks;         /* only so many last blocks of a prefix are needed: 1 for
+					 * side data, the window of sliding attention; 0: all */
+	uint32_t unused;                /* 0 */
+};
+
+/**
+ * kvof_cache_match_groups() - the longest prefix, in blocks, that every group has
+ * @n_blocks: of each group's row
+ *
+ * Of a prefix of n blocks a group needs [0, n), or the last window_blocks of it: those are present
+ * together or the prefix does not count. Else as kvof_cache_match().
+ * Return: as kvof_cache_match(); -EINVAL also no group, or more than KVOF_GROUPS_MAX.
+ */
+int kvof_cache_match_groups(struct kvof_cache *cache, const struct kvof_group *groups,
+			    uint32_t group_count, uint32_t n_blocks, uint64_t deadline_ns,
+			    uint32_t *n_match);
+
+/* DRAM never evicts a pinned block, whether it is there already or comes later. Pins are counted.
+ * At most half of index_blocks can be pinned. Arrays know no pins.
+ * Return: 0; -EBUSY too many (none of these is pinned); -EINVAL, also off without on;
+ * -ESHUTDOWN. */
+int kvof_cache_pin(struct kvof_cache *cache, const struct kvof_id *ids, uint32_t n_ids, int on);
+
+struct kvof_hint {
+	uint32_t struct_bytes;          /* sizeof(struct kvof_hint): room to grow */
+	int32_t priority;               /* -100 goes first, 0 as all do, 100 stays longest */
+	uint64_t ttl_ns;                /* from now on; then it is served no more, and deleted from
+					 * every tier. 0: no end */
+};
+
+/* Sets both for each block, also for blocks that come later.
+ * Return: 0; -EBUSY too many with an end; -EINVAL; -ESHUTDOWN. */
+int kvof_cache_hint(struct kvof_cache *cache, const struct kvof_id *ids, uint32_t n_ids,
+		    const struct kvof_hint *hint);
+
 /* Gives the lease of match back early. Return: 0; -EINVAL; -ESHUTDOWN. */
 int kvof_cache_unlease(struct kvof_cache *cache, const struct kvof_id *ids, uint32_t n_ids);
 
