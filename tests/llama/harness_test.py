@@ -12,7 +12,7 @@ import numpy as np
 
 from fake import Result
 from kvof.llama import __main__ as program
-from kvof.llama import report
+from kvof.llama import report, sharing
 from kvof.llama.blocks import Arena, restore, restore_from_memory, save
 from kvof.llama.measure import Lengths, Proof, same_bytes
 from kvof.llama.text import long_text
@@ -149,6 +149,38 @@ class Proofs(unittest.TestCase):
             p = Proof([5], np.ones((1, 3), np.float32), np.zeros((2, 3), np.float32))
             p.save(Path(d) / "p.npz")
             self.assertTrue(p.equals(Proof.load(Path(d) / "p.npz")))
+
+
+def shared(ends, loaded, reasons=("exists", "ok"), exact=(True, True)):
+    return sharing.rows("M", {"stored": [(e - 1, e) for e in ends], "reasons": list(reasons),
+                              "document": {"exact": exact[1], "prefix_tokens": 512, "ttft_s": 1.0},
+                              "grown_bytes": 10, "block_bytes": 10},
+                        {"loaded": loaded, "tokens": 512, "ttft_s": 0.5}, exact[0])
+
+
+class Sharing(unittest.TestCase):
+    def test_blocks_loaded_before_the_next_was_stored_are_counted(self):
+        self.assertEqual(shared([1, 2, 3], [1.5, 2.5, 3.5])[0]["early"], 2)
+        self.assertEqual(shared([1, 2, 3], [1.5, 3.1, 3.5])[0]["early"], 1)
+
+    def test_what_is_not_as_promised_is_a_problem(self):
+        good = shared([1, 2], [1.5, 2.5])
+        self.assertEqual(sharing.problems(good), [])
+        for bad in (shared([1, 2], [2.5, 2.6]), shared([1, 2], [1.5, 2.5], ("ok", "ok")),
+                    shared([1, 2], [1.5, 2.5], exact=(False, True)),
+                    shared([1, 2], [1.5, 2.5], exact=(True, False))):
+            self.assertEqual(len(sharing.problems(bad)), 1)
+            self.assertEqual(len(sharing.lines(bad, report.seconds, report.mib)), 2)
+
+    def test_the_two_documents_have_the_first_half_in_common_and_nothing_else(self):
+        tokens = range(100000)
+        (one, tail), (other, tail2) = sharing.documents(tokens, 1024, 64)
+        self.assertEqual([len(one), len(tail), len(other), len(tail2)], [1024, 64, 1024, 64])
+        self.assertEqual(list(one[:512]), list(other[:512]))
+        self.assertFalse(set(one[512:]) & set(other[512:]))
+        self.assertFalse(set(one) & set(tokens[:1024]))
+        with self.assertRaises(ValueError):
+            sharing.documents(range(3000), 1024, 64)
 
 
 def run(arm, ttft, n=7936, exact=True, **more):

@@ -11,7 +11,8 @@ text         the long real text, the same on every Debian machine
 engine       llama.cpp: decode, take a block of the KV cache out, put it back, identity
 blocks       a prompt as blocks of tokens; restore from an array or from memory; save
 array        ``kvof serve`` as a child process: start, stop, kill, counters
-worker       one process of the run: ``save`` or ``restore``
+worker       one process of the run: ``save``, ``restore``, ``share`` or ``follow``
+sharing      two hosts at once: one loads what the other is storing; two documents with one head
 measure      the arms, their clocks, and the proof that they continue identically
 report       the table, the sentence, ``run.json``, the section of ``docs/benchmarks.md``
 __main__     the order of the run

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m kvof.llama``: save with one process, restart the array, restore with another.
+"""``python -m kvof.llama``: save with one process, restart the array, restore with another; then
+two at once, one loading what the other is storing.
 
-The two processes and the array are children of this one, which only gives orders, adds up and
+The processes and the array are children of this one, which only gives orders, adds up and
 reports. Exit code 0: all arms exact and the bytes came from the drives; 1: not so, or something
 failed (one line says what); 2: wrong usage.
 """
@@ -15,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Dict, List
 
-from . import report
+from . import report, sharing
 from .array import Array, ArrayError, end_with_parent
 from .engine import find_model
 
@@ -82,8 +83,8 @@ class Session:
                 "target": self.array.target, "kvof": str(a.kvof), "folder": str(self.folder),
                 "array_pid": self.array.pid, **more}
 
-    def process(self, what: str, **more) -> Dict:
-        """Run one worker to its end and take its outcome."""
+    def begin(self, what: str, **more) -> subprocess.Popen:
+        """Start one worker."""
         outcome = self.folder / f"{what}.json"
         outcome.unlink(missing_ok=True)
         spec = self.folder / f"{what}-spec.json"
@@ -93,12 +94,38 @@ class Session:
         # llama.cpp's threads wait for each other asleep rather than spinning: the same bytes, as
         # fast on a quiet machine, and not many times slower on one that does other work too.
         env.setdefault("OMP_WAIT_POLICY", "passive")
-        done = subprocess.run(self.worker + [what, str(spec)], stdin=subprocess.DEVNULL, env=env,
-                              preexec_fn=end_with_parent)
-        if done.returncode != 0 or not outcome.exists():
-            raise ArrayError(f"the {what} process failed with exit code {done.returncode}; "
+        return subprocess.Popen(self.worker + [what, str(spec)], stdin=subprocess.DEVNULL, env=env,
+                                preexec_fn=end_with_parent)
+
+    def end(self, what: str, child: subprocess.Popen) -> Dict:
+        """Wait for a worker and take its outcome."""
+        outcome = self.folder / f"{what}.json"
+        code = child.wait()
+        if code != 0 or not outcome.exists():
+            raise ArrayError(f"the {what} process failed with exit code {code}; "
                              f"the array's last words: {self.array.last_words()}")
         return json.loads(outcome.read_text())
+
+    def process(self, what: str, **more) -> Dict:
+        """Run one worker to its end and take its outcome."""
+        return self.end(what, self.begin(what, **more))
+
+    def two_hosts(self) -> List[Dict]:
+        """Two workers at the same time on one session; answers the rows of sharing."""
+        ready = self.folder / "follow-ready"
+        ready.unlink(missing_ok=True)
+        second = self.begin("follow", ready=str(ready))
+        try:
+            while not ready.exists() and second.poll() is None:
+                time.sleep(0.02)
+            shared = self.process("share")
+            followed = self.end("follow", second)
+        finally:
+            if second.poll() is None:
+                second.kill()
+                second.wait()
+        exact = sharing.proofs_equal(self.folder, followed["tokens"])
+        return sharing.rows(self.model_path.stem, shared, followed, exact)
 
     def run(self) -> Dict:
         """Answers {"model", "runs", ...} with the rows of both processes."""
@@ -114,13 +141,15 @@ class Session:
             say(f"{self.model_path.name}: another restores; {self.coldness}")
             arms = ["recompute", "array", "ram"] if a.full else ["array", "ram"]
             restored = self.process("restore", arms=arms)
+            say(f"{self.model_path.name}: two hosts at once")
+            shared = self.two_hosts()
         finally:
             self.array.stop()
             self.array.fresh()             # gigabytes that nobody reads again
             for proof in self.folder.glob("proof-*.npz"):
                 proof.unlink()
         runs = restored["runs"] if a.full else saved["runs"] + restored["runs"]
-        return {**restored, "runs": runs, "saved": saved["stored"]}
+        return {**restored, "runs": runs, "saved": saved["stored"], "sharing": shared}
 
 
 def about(args: argparse.Namespace, outcomes: List[Dict], coldness: str) -> List[str]:
@@ -168,12 +197,16 @@ def main(argv: List[str], worker: List[str] = ()) -> int:
     table = report.rows(outcomes)
     print()
     print(report.text_table(table))
+    shared = [row for o in outcomes for row in o["sharing"]]
+    print("\n".join(sharing.lines(shared, report.seconds, report.mib)) + "\n")
     print(report.LEGEND)
     print(report.sentence(table))
     report.write_json(args.json, table)
+    args.json.with_name(args.json.stem + "-sharing.json").write_text(
+        json.dumps(shared, indent=1) + "\n")
     if args.full:
         report.put_section(args.docs, report.markdown(table, about(args, outcomes, coldness)))
-    wrong = report.problems(table)
+    wrong = report.problems(table) + sharing.problems(shared)
     for line in wrong:
         say(line)
     say(f"{time.monotonic() - began:.0f} s; figures in {os.path.relpath(args.json)}")

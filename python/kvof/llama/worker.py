@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of the run: ``save`` computes and stores, ``restore`` brings back and measures.
+"""One process of the run: ``save`` computes and stores, ``restore`` brings back and measures;
+``share`` and ``follow`` are two hosts at once (:mod:`kvof.llama.sharing`).
 
-    python -m kvof.llama.worker save|restore SPEC.json
+    python -m kvof.llama.worker save|restore|share|follow SPEC.json
 
 SPEC.json is written by :mod:`kvof.llama.__main__`; the outcome goes to the file that it names. The
 two processes share nothing but the array, and the saver's logits on disk to compare with.
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Callable, Dict, List, Optional
 
+from . import sharing
 from .array import kernel_read_bytes, stat
 from .blocks import Arena, Restored, restore, restore_from_memory, save, verify_seconds
 from .engine import Engine
@@ -35,7 +37,7 @@ class Worker:
         self.engine = Engine(spec["model_path"], threads=spec["threads"],
                              flash_attn=spec["flash_attn"], n_ctx=spec["n_ctx"])
         self.size = self.engine.block_bytes()
-        tokens = self.engine.tokenize(long_text())
+        self.tokens = tokens = self.engine.tokenize(long_text())
         self.lengths = Lengths(tokens, spec["suffix_tokens"], spec["prefixes"])
         self.longest = max(spec["prefixes"])
         self.arena = Arena(self.longest // self.engine.block_tokens, self.size)
@@ -52,7 +54,7 @@ class Worker:
             self.warning = str(differs)
             return cache_class(self.spec["target"], strict=False, **kw)
 
-    def proof_path(self, n: int) -> Path:
+    def proof_path(self, n) -> Path:
         return Path(self.spec["folder"]) / f"proof-{n}.npz"
 
     def close(self) -> None:
@@ -163,6 +165,13 @@ class Worker:
             own = None                      # killed meanwhile, as some tests do
         return own, kernel_read_bytes(self.spec["array_pid"])
 
+    def used_bytes(self) -> Optional[int]:
+        """What the array's namespace holds, by its own account; None if untold."""
+        try:
+            return stat(self.spec["kvof"], self.spec["target"])["value_bytes"]
+        except (OSError, RuntimeError, KeyError):
+            return None
+
     def about(self) -> Dict:
         return {"model": Path(self.spec["model_path"]).stem, "identity": self.identity,
                 "block_bytes": self.size, "warning": self.warning, "pid": os.getpid(),
@@ -170,7 +179,7 @@ class Worker:
 
 
 def main(argv: List[str], cache_class: Optional[Callable] = None) -> int:
-    """``save SPEC`` or ``restore SPEC``; 0 when the outcome was written."""
+    """``save SPEC`` and so on; 0 when the outcome was written."""
     what, spec_path = argv
     spec = json.loads(Path(spec_path).read_text())
     if cache_class is None:
@@ -178,7 +187,9 @@ def main(argv: List[str], cache_class: Optional[Callable] = None) -> int:
     worker = None
     try:
         worker = Worker(spec, cache_class)
-        outcome = {"save": worker.save, "restore": worker.restore}[what]()
+        outcome = {"save": worker.save, "restore": worker.restore,
+                   "share": lambda: sharing.share(worker),
+                   "follow": lambda: sharing.follow(worker)}[what]()
     except (OSError, RuntimeError, ValueError) as e:
         print(f"kvof.llama: {what}: {e}", file=sys.stderr)
         return 1
