@@ -204,7 +204,7 @@ static int bench_report(const struct bench *b)
 	json_t *o;
 
 	if (b->common.json) {
-		o = cmd_meter_json(m);
+		o = cmd_meter_json(m, loop_kind(b->link.loop));
 		json_object_set_new(o, "verify", json_string(compared ? b->verify : "none"));
 		return cmd_json_print("bench", o, CMD_DONE);
 	}

@@ -184,7 +184,7 @@ static int report(const struct block_bench *b)
 	json_t *o;
 
 	if (b->link->common.json) {
-		o = cmd_meter_json(m);
+		o = cmd_meter_json(m, loop_kind(b->link->loop));
 		json_object_set_new(o, "verify", json_string(b->compares ? "stamps" : "none"));
 		json_object_set_new(o, "span_bytes", json_integer((json_int_t)b->span_bytes));
 		json_object_set_new(o, "sequential", json_boolean(b->opts->sequential));

@@ -199,7 +199,7 @@ static int report(const struct bench *b)
 
 	store_stat(b->store, &stat);
 	if (b->json) {
-		o = cmd_meter_json(m);
+		o = cmd_meter_json(m, loop_kind(b->loop));
 		json_object_set_new(o, "drives", json_integer(b->opts.drive_count));
 		json_object_set_new(o, "misses", json_integer((json_int_t)b->misses));
 		json_object_set_new(o, "evicted_keys", json_integer((json_int_t)stat.evicted_keys));

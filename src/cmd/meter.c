@@ -104,7 +104,7 @@ static double meter_bytes_per_s(const struct cmd_meter *m)
 	return (double)m->ops / m->seconds * (double)m->value_bytes;
 }
 
-json_t *cmd_meter_json(const struct cmd_meter *m)
+json_t *cmd_meter_json(const struct cmd_meter *m, const char *loop)
 {
 	return json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:s}",
 		"op", m->op_name, "value_bytes", (json_int_t)m->value_bytes,
@@ -112,7 +112,7 @@ json_t *cmd_meter_json(const struct cmd_meter *m)
 		"seconds", m->seconds, "ops_per_s", (double)m->ops / m->seconds,
 		"bytes_per_s", meter_bytes_per_s(m), "p50_us", cmd_meter_us(m, 0.50),
 		"p99_us", cmd_meter_us(m, 0.99), "cpu_s", m->cpu_s,
-		"keys", (json_int_t)m->keys, "ops", (json_int_t)m->ops, "loop", loop_kind());
+		"keys", (json_int_t)m->keys, "ops", (json_int_t)m->ops, "loop", loop);
 }
 
 void cmd_meter_print(const struct cmd_meter *m)

@@ -40,8 +40,8 @@ void cmd_meter_end(struct cmd_meter *m);
 
 /* Upper end, in microseconds, of the bucket in which that share (0 .. 1) of all operations lies. */
 double cmd_meter_us(const struct cmd_meter *m, double share);
-/* A new object with the fields that every bench has. */
-json_t *cmd_meter_json(const struct cmd_meter *m);
+/* A new object with the fields that every bench has. loop: loop_kind() of the one that ran it. */
+json_t *cmd_meter_json(const struct cmd_meter *m, const char *loop);
 /* "123 operations/s, 1.2 GB/s; latency ...; CPU ..." without an end of line. */
 void cmd_meter_print(const struct cmd_meter *m);
 

@@ -3,7 +3,7 @@
  * A drive: a block device, a file opened O_DIRECT, or memory. All offsets, lengths and buffer
  * addresses are multiples of disk_info.align_bytes (512 or 4096); asserted, since callers are ours.
  *
- * Implemented by loop/uring_disk.c and loop/sim_disk.c (seam of loop.h). Owned by one loop.
+ * Implemented by loop/disk.c and loop/sim_disk.c (seam of loop.h). Owned by one loop.
  */
 #ifndef KVOF_LOOP_DISK_H
 #define KVOF_LOOP_DISK_H

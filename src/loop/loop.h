@@ -3,8 +3,10 @@
  * A loop is one thread with one ring, one clock and one mailbox. What it owns is touched by no
  * other thread; others post a message.
  *
- * The seam: loop/uring*.c (the kernel's ring) or loop/sim*.c (seeded simulator) implement this
- * header, disk.h and sock.h; which one is chosen at link time.
+ * The seam: loop/loop.c with its neighbours (a real machine) or loop/sim*.c (seeded simulator)
+ * implement this header, disk.h and sock.h; which one is chosen at link time. On a real machine
+ * the kernel's ring carries operations out or, where that is denied, epoll and threads for drives:
+ * the same rules, chosen at loop_open().
  *
  * Rules that every implementation keeps and every user may rely on:
  *  - A turn reaps completions into a list, then runs at most LOOP_TURN_DONE_MAX callbacks, then
@@ -49,23 +51,32 @@ struct msg {
 	void (*run)(struct loop *here, struct msg *m);
 };
 
+/* Who carries a loop's operations out. */
+enum loop_kind {
+	LOOP_AUTO,                   /* the ring where the machine allows it, else plain */
+	LOOP_IO_URING,               /* or fail */
+	LOOP_PLAIN,
+};
+
 struct loop_opts {
 	/* for logs and the thread's name; borrowed for the loop's life */
 	const char *name;
 	unsigned ops_max;            /* most operations in flight; 0: 4096 */
 	unsigned timers_max;         /* most timers set at once; 0: 4096 */
+	enum loop_kind kind;         /* LOOP_AUTO: KVOF_LOOP=plain|io_uring may say (for tests) */
 };
 
 /**
  * loop_open() - makes a loop; the calling thread owns it until loop_run() is entered by another
  *
- * Return: 0; -ENOMEM; -EINVAL where the kernel lacks what is needed (the line logged names the
- * kernel version and the sysctl to look at).
+ * Where the machine has no io_uring for us, one line a process says why, and the loop is a plain
+ * one. Return: 0; -ENOMEM; -EINVAL: io_uring was asked for and is denied (a line says why).
  */
 int loop_open(const struct loop_opts *opts, struct loop **out);
 
-/* All disks, socks and timers of the loop are closed before; completions still on their way, of
- * cancelled operations, run in here (in the simulator other nodes' events too). */
+/* All disks, socks and timers of the loop are closed before, and nobody posts any more: who may
+ * still post has been stopped and waited for. Completions still on their way, of cancelled
+ * operations, run in here (in the simulator other nodes' events too). */
 void loop_close(struct loop **loop);
 
 /* Turns until loop_stop() has been called. Return: 0. */
@@ -123,7 +134,7 @@ void loop_buffer_unmap(void *at, uint64_t bytes);
 void loop_buffer_register(struct loop *loop, void *at, uint64_t bytes);
 void loop_buffer_unregister(struct loop *loop, const void *at, uint64_t bytes);
 
-/* Name of the implementation for logs and benches: "io_uring", "simulator". */
-const char *loop_kind(void);
+/* Who carries out this loop's operations, for people: "io_uring", "plain", "simulator". */
+const char *loop_kind(const struct loop *loop);
 
 #endif

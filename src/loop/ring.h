@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What uring.c, uring_disk.c and uring_sock.c share: a loop's inside, and how completions find
- * home. */
+/*
+ * A loop's inside, shared by loop.c, disk.c and sock.c and by the two that carry their operations
+ * out: the kernel's ring (uring.c) and the plain one (plain.c).
+ *
+ * The seam between them is the prepared operation itself, struct io_uring_sqe: a ring hands it to
+ * the kernel, the plain loop reads it and does the same with system calls of its own. Both give
+ * back what was in user_data, a result, and nothing else; all above is the same code for both.
+ */
 #ifndef KVOF_LOOP_RING_H
 #define KVOF_LOOP_RING_H
 
@@ -43,6 +49,8 @@ struct ring_fixed {
 	unsigned buffers_end;                    /* from here on all are free */
 };
 
+struct plain;
+
 struct loop {
 	uint32_t magic;
 	bool ring_on;                           /* enabled: by the thread that turns it */
@@ -50,6 +58,7 @@ struct loop {
 	const char *name;
 	unsigned ops_max;
 	const void *owner;                      /* of the thread: address of its ring_thread */
+	struct plain *plain;                    /* NULL: the kernel's ring */
 	struct io_uring ring;
 	struct timers timers;
 	uint64_t now_ns;
@@ -68,20 +77,55 @@ struct loop {
 	_Atomic uint32_t asleep;
 };
 
+/* The next operation to be filled in; it begins with the next submission, in order. */
 struct io_uring_sqe *ring_sqe(struct loop *l);
 void ring_tag_set(struct io_uring_sqe *sqe, void *at, enum ring_tag tag);
 void ring_cancel(struct loop *l, void *at, enum ring_tag tag);
+/* A completion finds home; runs no callback, but may prepare the next operation. */
+void ring_reap_one(struct loop *l, uint64_t user_data, int res, unsigned flags);
+/* The calling thread takes the loop. */
+void ring_take(struct loop *l);
+/* Wakes the loop where it sleeps; any thread. */
+void ring_ring(struct loop *l);
 
-void ring_fixed_begin(struct loop *l);
-/* A place of the table, or RING_FIXED_NONE: the descriptor does. */
-int ring_file_add(struct loop *l, int fd);
+/* A file that operations will name, by *place (with IOSQE_FIXED_FILE) or, where that is
+ * RING_FIXED_NONE, by its descriptor. Return: 0 or -ENOMEM. */
+int ring_file_add(struct loop *l, int fd, int *place);
 void ring_file_remove(struct loop *l, int place);
+/* A socket is about to be closed, or leaves the loop; nothing of it is in flight. */
+void ring_fd_forget(struct loop *l, int fd);
+/* The place of a registered buffer that holds all of these bytes, or RING_FIXED_NONE. */
 int ring_buffer_find(const struct loop *l, const void *at, uint64_t bytes);
+
+/* ---- uring.c, uring_fixed.c ---- */
+
+/* Return: 0, or the kernel's negative errno. */
+int uring_open(struct loop *l);
+void uring_close(struct loop *l);
+/* Whether a ring can be made and used here: 0, or the errno that says why not. Tried once. */
+int uring_denied(void);
+#define URING_UNKNOWN (-1)               /* try again */
+void uring_denied_set(int err);
+/* The reason of such an errno, for a person to act on. */
+void uring_why(int err, char *out, size_t out_bytes);
+void uring_enable(struct loop *l);
+void uring_renew(struct loop *l);               /* on a new thread; not enabled yet */
+struct io_uring_sqe *uring_sqe(struct loop *l);
+void uring_submit(struct loop *l);
+void uring_enter(struct loop *l, uint64_t wait_ns);
+void uring_reap(struct loop *l);
+void uring_fixed_begin(struct loop *l);
+int uring_file_add(struct loop *l, int fd);
+void uring_file_remove(struct loop *l, int place);
+
+/* ---- loop.c ---- */
 
 /* An operation begins; later it is ready, and its callback runs in this turn or the next. */
 void ring_op_begin(struct loop *l, struct loop_op *op, void *owner);
 void ring_op_ready(struct loop *l, struct loop_op *op, int res);
 void ring_op_forget(struct loop *l, struct loop_op *op);   /* ready, and to be run no more */
+
+/* ---- disk.c, sock.c ---- */
 
 struct disk_io;
 struct sock;

@@ -530,7 +530,7 @@ void loop_buffer_unregister(struct loop *loop, const void *at, uint64_t bytes)
 	must(at != NULL && bytes > 0);
 }
 
-const char *loop_kind(void)
+const char *loop_kind(const struct loop *loop)
 {
 	return "simulator";
 }

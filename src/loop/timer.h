@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Timers of one loop: a heap, bought whole at open; timers set for the same instant fire in the
- * order in which they were set. Shared by uring.c and sim.c. Own thread only.
+ * order in which they were set. Shared by loop.c and sim.c. Own thread only.
  */
 #ifndef KVOF_LOOP_TIMER_H
 #define KVOF_LOOP_TIMER_H

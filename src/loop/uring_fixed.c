@@ -28,9 +28,9 @@ static atomic_bool told;
 static void tell_once(const char *what, int err)
 {
 	if (!atomic_exchange(&told, true))
-		log_info("io_uring: %s can't be registered beforehand (%s); transfers cost a "
-			 "little more time. Locked memory is limited by RLIMIT_MEMLOCK",
-			 what, strerror(err));
+		log_notice("io_uring: %s can't be registered beforehand (%s) and are used as they "
+			   "are; transfers cost a little more time. Locked memory is limited by "
+			   "RLIMIT_MEMLOCK", what, strerror(err));
 }
 
 static bool file_set(struct loop *l, unsigned place, int fd)
@@ -47,7 +47,7 @@ static int buffer_set(struct loop *l, unsigned place, const struct iovec *iov)
 }
 
 /* A new ring: tables, and what was in those of the one before. */
-void ring_fixed_begin(struct loop *l)
+void uring_fixed_begin(struct loop *l)
 {
 	struct ring_fixed *f = &l->fixed;
 	int rc = io_uring_register_files_sparse(&l->ring, RING_FILES_MAX);
@@ -69,7 +69,7 @@ void ring_fixed_begin(struct loop *l)
 	}
 }
 
-int ring_file_add(struct loop *l, int fd)
+int uring_file_add(struct loop *l, int fd)
 {
 	struct ring_fixed *f = &l->fixed;
 
@@ -86,10 +86,8 @@ int ring_file_add(struct loop *l, int fd)
 	return RING_FIXED_NONE;
 }
 
-void ring_file_remove(struct loop *l, int place)
+void uring_file_remove(struct loop *l, int place)
 {
-	if (place == RING_FIXED_NONE)
-		return;
 	must(place >= 0 && (unsigned)place < RING_FILES_MAX && l->fixed.file_used[place]);
 	l->fixed.file_used[place] = !file_set(l, (unsigned)place, -1);
 }

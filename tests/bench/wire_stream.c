@@ -246,7 +246,7 @@ int main(int argc, char **argv)
 	       "\"seconds\": %.3f, "
 	       "\"ops_per_s\": %.0f, \"bytes_per_s\": %.0f, \"mean_us\": %.1f, \"cpu_s\": %.3f, "
 	       "\"cpu_ns_per_kib\": %.1f}\n",
-	       loop_kind(), b.write ? "write" : "read", b.bytes, b.depth,
+	       loop_kind(b.host), b.write ? "write" : "read", b.bytes, b.depth,
 	       b.opts.header_digest ? "true" : "false", b.opts.data_digest ? "true" : "false",
 	       seconds, (double)b.done / seconds, (double)b.done * b.bytes / seconds,
 	       (double)b.latency_ns / (double)b.done / 1e3, cpu,

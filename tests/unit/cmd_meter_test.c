@@ -97,7 +97,7 @@ TEST(the_result_has_the_fields_that_scripts_rely_on)
 	cmd_meter_add(m, 5000);
 	cmd_meter_end(m);
 	expect(m->seconds > 0 && m->cpu_s >= 0);
-	o = cmd_meter_json(m);
+	o = cmd_meter_json(m, "simulator");
 	for (unsigned i = 0; i < ARRAY_COUNT(fields); i++)
 		expect(json_object_get(o, fields[i]) != NULL);
 	expect(fabs(json_real_value(json_object_get(o, "bytes_per_s")) -

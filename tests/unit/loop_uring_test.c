@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What only the ring of a real kernel has: threads, raw peers, files, descriptors, a refusing
- * kernel. */
+/*
+ * What only a loop of a real machine has: threads, raw peers, files, descriptors, a kernel that says
+ * no. Run twice: with the kernel's ring, and with KVOF_LOOP=plain without.
+ */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -25,6 +27,7 @@
 #include "kt.h"
 #include "loop/disk.h"
 #include "loop/loop.h"
+#include "loop/plain.h"
 #include "loop/ring.h"
 #include "loop/sock.h"
 
@@ -742,6 +745,8 @@ static void dio_set(struct dio *x, uint8_t *at, unsigned pieces, uint64_t bytes)
 /* The request that was queued last, before the kernel sees it. */
 static struct io_uring_sqe *last_sqe(struct loop *l)
 {
+	if (l->plain != NULL)
+		return plain_sqe_last(l);
 	return &l->ring.sq.sqes[(l->ring.sq.sqe_tail - 1) & *l->ring.sq.kring_mask];
 }
 
@@ -968,91 +973,187 @@ static unsigned count_of(const char *text, const char *what)
 	return n;
 }
 
-TEST(where_nothing_can_be_registered_all_works_and_that_is_told_once)
+/* What a child says on its standard error; its exit status comes out. */
+static int child_run(void (*body)(int arg), int arg, char *text, size_t text_bytes)
 {
-	char text[1024] = "";
 	int status, out[2];
+	size_t at = 0;
 	pid_t child;
 
 	expect_int(pipe(out), 0);
 	child = fork();
 	expect(child >= 0);
 	if (child == 0) {
-		uint8_t *pool;
-		char path[64];
-		struct loop *l;
-		struct disk *d;
-
 		dup2(out[1], STDERR_FILENO);
-		deny_registering();
-		log_level_set(LOG_INFO);
-		pool = loop_buffer_map(POOL);
-		for (unsigned i = 0; i < 2; i++) {
-			l = open_loop();
-			d = registered_drive(l, path);
-			loop_buffer_register(l, pool, POOL);
-			io_round(l, d, pool, pool + POOL / 4, 1);
-			loop_buffer_unregister(l, pool, POOL);
-			disk_close(&d);
-			unlink(path);
-			loop_close(&l);
-		}
+		close(out[0]);
+		close(out[1]);
+		body(arg);
 		_exit(0);
 	}
 	close(out[1]);
-	for (size_t at = 0; at < sizeof(text) - 1;) {
-		ssize_t n = read(out[0], text + at, sizeof(text) - 1 - at);
+	while (at < text_bytes - 1) {
+		ssize_t n = read(out[0], text + at, text_bytes - 1 - at);
 
 		if (n <= 0)
 			break;
 		at += (size_t)n;
 	}
+	text[at] = 0;
 	close(out[0]);
 	expect_int(waitpid(child, &status, 0), child);
-	if (WEXITSTATUS(status) == 77)
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
 		skip_because("no seccomp here");
-	expect_int(status, 0);
-	expect_int(count_of(text, "registered beforehand"), 1);
+	return status;
 }
 
-static void deny_io_uring(void)
+/* Twice a loop with a drive and a pool, all of it used. */
+static void use_loops(const char *kind)
+{
+	for (unsigned i = 0; i < 2; i++) {
+		uint8_t *pool = loop_buffer_map(POOL);
+		struct loop *l = open_loop();
+		char path[64];
+		struct disk *d = registered_drive(l, path);
+		uint8_t to[5] = {0};
+		struct sio x;
+		int peer;
+		struct sock *s = raw_pair(l, &peer, 0);
+
+		if (kind != NULL && strcmp(loop_kind(l), kind) != 0)
+			_exit(3);
+		loop_buffer_register(l, pool, POOL);
+		io_round(l, d, pool, pool + POOL / 4, 1);
+		loop_buffer_unregister(l, pool, POOL);
+		sio_set(&x, to, 5, 1);
+		sock_recv(s, &x.io);
+		loop_turn(l, 0);
+		expect_int(write(peer, "hello", 5), 5);
+		expect_int(wait_for(l, &x.calls, &x.res), 5);
+		expect_mem(to, "hello", 5);
+		sock_close(&s);
+		close(peer);
+		disk_close(&d);
+		unlink(path);
+		loop_close(&l);
+		loop_buffer_unmap(pool, POOL);
+	}
+}
+
+static void without_registering(int arg)
+{
+	deny_registering();
+	use_loops(NULL);
+}
+
+TEST(where_nothing_can_be_registered_all_works_and_that_is_told_once)
+{
+	struct loop *l = open_loop();
+	bool ring = strcmp(loop_kind(l), "io_uring") == 0;
+	char text[1024];
+
+	loop_close(&l);
+	expect_int(child_run(without_registering, 0, text, sizeof(text)), 0);
+	expect_int(count_of(text, "registered beforehand"), ring);
+}
+
+static void deny(int call, int err)
 {
 	struct sock_filter code[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)err),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
 	struct sock_fprog prog = {sizeof(code) / sizeof(code[0]), code};
 
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, 2, &prog) != 0)
 		_exit(77);
+	unsetenv("KVOF_LOOP");
+	uring_denied_set(URING_UNKNOWN);        /* as a process that starts so */
 }
 
-TEST(where_the_kernel_denies_the_ring_open_says_so_and_returns_einval)
+static void asked_for_a_ring(int err)
 {
-	char text[512] = "";
-	int status, out[2];
-	pid_t child;
+	struct loop *l = NULL;
+	int rc;
 
-	expect_int(pipe(out), 0);
-	child = fork();
-	expect(child >= 0);
-	if (child == 0) {
-		struct loop *l = NULL;
-		int rc;
+	deny(__NR_io_uring_setup, err);
+	rc = loop_open(&(struct loop_opts){.kind = LOOP_IO_URING}, &l);
+	_exit(rc == -EINVAL && l == NULL ? 0 : 1);
+}
 
-		dup2(out[1], STDERR_FILENO);
-		deny_io_uring();
-		rc = loop_open(&(struct loop_opts){0}, &l);
-		_exit(rc == -EINVAL && l == NULL ? 0 : 1);
+TEST(where_the_kernel_denies_the_ring_that_was_asked_for_open_says_so_and_is_einval)
+{
+	char text[512];
+
+	expect_int(child_run(asked_for_a_ring, EPERM, text, sizeof(text)), 0);
+	expect_int(count_of(text, "io_uring is denied"), 1);
+	expect_int(count_of(text, "kernel.io_uring_disabled"), 1);
+}
+
+static void without_setup(int err)
+{
+	deny(__NR_io_uring_setup, err);
+	use_loops("plain");
+}
+
+static void without_enter(int err)
+{
+	deny(__NR_io_uring_enter, err);
+	use_loops("plain");
+}
+
+static void without_register(int err)
+{
+	deny(__NR_io_uring_register, err);
+	use_loops("plain");
+}
+
+TEST(where_the_kernel_denies_the_ring_all_works_without_and_one_line_says_why)
+{
+	static const struct {
+		void (*body)(int err);
+		int err;
+		const char *says;
+	} rows[] = {
+		{without_setup, EPERM, "seccomp"},
+		{without_setup, ENOSYS, "seccomp"},
+		{without_setup, EINVAL, "6.1 is needed"},
+		{without_setup, ENOMEM, "RLIMIT_MEMLOCK"},
+		{without_enter, EPERM, "seccomp"},
+		{without_register, EPERM, "seccomp"},
+	};
+
+	for (unsigned i = 0; i < ARRAY_COUNT(rows); i++) {
+		char text[1024];
+
+		expect_int(child_run(rows[i].body, rows[i].err, text, sizeof(text)), 0);
+		expect_int(count_of(text, "plain loop"), 1);
+		expect_int(count_of(text, rows[i].says), 1);
+		expect_int(count_of(text, "\n"), 1);
 	}
-	close(out[1]);
-	expect(read(out[0], text, sizeof(text) - 1) > 0);
-	close(out[0]);
-	expect_int(waitpid(child, &status, 0), child);
-	if (WEXITSTATUS(status) == 77)
-		skip_because("no seccomp here");
-	expect_int(WEXITSTATUS(status), 0);
-	expect(strstr(text, "kernel") != NULL && strstr(text, "io_uring_disabled") != NULL);
+}
+
+TEST(the_environment_chooses_only_where_nobody_else_did_and_nonsense_is_refused)
+{
+	char before[16] = "";
+	struct loop *l = NULL;
+
+	snprintf(before, sizeof(before), "%s", getenv("KVOF_LOOP") == NULL ? "" :
+		 getenv("KVOF_LOOP"));
+	setenv("KVOF_LOOP", "plain", 1);
+	l = open_loop();
+	expect_str(loop_kind(l), "plain");
+	loop_close(&l);
+	setenv("KVOF_LOOP", "io_uring", 1);
+	expect_int(loop_open(&(struct loop_opts){.kind = LOOP_PLAIN}, &l), 0);
+	expect_str(loop_kind(l), "plain");
+	loop_close(&l);
+	setenv("KVOF_LOOP", "fast", 1);
+	expect_int(loop_open(&(struct loop_opts){0}, &l), -EINVAL);
+	expect(l == NULL);
+	if (*before == 0)
+		unsetenv("KVOF_LOOP");
+	else
+		setenv("KVOF_LOOP", before, 1);
 }

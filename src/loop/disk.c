@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Purpose: drives on the kernel's ring: files and block devices opened O_DIRECT, and memory.
+ * Purpose: drives: files and block devices opened O_DIRECT, and memory.
  *
- * Theory: a transfer is one request of the ring; where the kernel moved less than asked, the rest
+ * Theory: a transfer is one prepared operation; where the kernel moved less than asked, the rest
  * is asked for again, piece by piece, until it is whole or nothing moves. A drive of memory copies
  * at once and completes in the next round of callbacks. A part shares the descriptor or the memory
  * of the whole; a transfer that reaches over the end of an extent is asked for in steps.
@@ -27,6 +27,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/sysinfo.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,6 +35,8 @@
 #include "base/log.h"
 #include "loop/disk_check.h"
 #include "loop/iov.h"
+#include "loop/lane.h"
+#include "loop/plain.h"
 #include "loop/ring.h"
 
 #define RING_DISK_MAGIC 0xd15c0000u
@@ -56,7 +59,7 @@ struct extent {
 struct disk {
 	uint32_t magic;
 	int fd;                         /* -1: memory */
-	int place;                      /* of fd among the ring's files, or RING_FIXED_NONE */
+	int place;                      /* of fd among the loop's files, or RING_FIXED_NONE */
 	uint8_t *memory;
 	struct loop *loop;
 	struct disk_info info;
@@ -282,6 +285,16 @@ static int disk_file_open(struct disk *d, const char *path, const struct disk_op
 	return 0;
 }
 
+/* Memory is bought at start where there is so much of it: a first write that has its pages made cost
+ * seven times the CPU of the next one. */
+static void memory_populate(void *at, uint64_t bytes)
+{
+	struct sysinfo info;
+
+	if (sysinfo(&info) == 0 && bytes <= (uint64_t)info.freeram * info.mem_unit / 2)
+		(void)madvise(at, bytes, MADV_POPULATE_WRITE);
+}
+
 static int disk_memory_open(struct disk *d, const struct disk_opts *opts)
 {
 	void *at;
@@ -297,8 +310,25 @@ static int disk_memory_open(struct disk *d, const struct disk_opts *opts)
 	if (at == MAP_FAILED)
 		return -ENOMEM;
 	(void)madvise(at, d->info.bytes, MADV_HUGEPAGE);
+	memory_populate(at, d->info.bytes);
 	d->memory = at;
 	return 0;
+}
+
+/* Makes the whole drive's file known to the loop, or undoes its opening. */
+static int disk_place_take(struct disk *d)
+{
+	int rc = 0;
+
+	d->place = RING_FIXED_NONE;
+	if (d->fd >= 0)
+		rc = ring_file_add(d->loop, d->fd, &d->place);
+	if (rc != 0) {
+		if (d->info.made)
+			unlink(d->info.path);
+		close(d->fd);
+	}
+	return rc;
 }
 
 int disk_open(struct loop *loop, const char *path, const struct disk_opts *opts, struct disk **out)
@@ -321,6 +351,8 @@ int disk_open(struct loop *loop, const char *path, const struct disk_opts *opts,
 		rc = -ENOMEM;
 	else
 		rc = opts->memory ? disk_memory_open(d, opts) : disk_file_open(d, path, opts);
+	if (rc == 0)
+		rc = disk_place_take(d);
 	if (rc != 0) {
 		free(d->extent);
 		free(d);
@@ -328,7 +360,6 @@ int disk_open(struct loop *loop, const char *path, const struct disk_opts *opts,
 	}
 	d->extent[0].bytes = d->info.bytes;
 	d->extent_count = 1;
-	d->place = d->fd < 0 ? RING_FIXED_NONE : ring_file_add(loop, d->fd);
 	loop->disks++;
 	*out = d;
 	return 0;
@@ -381,10 +412,12 @@ int disk_open_part(struct loop *loop, struct disk *whole, const struct disk_exte
 	d->fd = whole->fd;
 	d->memory = whole->memory;
 	rc = extents_take(d, whole, extents, extent_count);
+	d->place = RING_FIXED_NONE;
+	if (rc == 0 && d->fd >= 0)
+		rc = ring_file_add(loop, d->fd, &d->place);
 	if (rc != 0)
 		goto failed;
 	atomic_fetch_add(&whole->parts, 1);
-	d->place = d->fd < 0 ? RING_FIXED_NONE : ring_file_add(loop, d->fd);
 	loop->disks++;
 	*out = d;
 	return 0;
@@ -496,6 +529,16 @@ static unsigned pieces_within(const struct iov_at *at, uint64_t room)
 	return count;
 }
 
+/* A prepared operation is this one's; the file is named as the loop knows it. */
+static void disk_sqe_end(const struct disk *d, struct io_uring_sqe *sqe, struct disk_io *io)
+{
+	if (d->place != RING_FIXED_NONE) {
+		sqe->fd = d->place;
+		sqe->flags |= IOSQE_FIXED_FILE;
+	}
+	ring_tag_set(sqe, io, RING_DISK);
+}
+
 /* Hands the rest of a transfer to the ring, as far as the extent goes. */
 static void disk_submit(struct disk *d, struct disk_io *io)
 {
@@ -526,11 +569,7 @@ static void disk_submit(struct disk *d, struct disk_io *io)
 		else
 			io_uring_prep_read(sqe, d->fd, base, bytes, at_bytes);
 	}
-	if (d->place != RING_FIXED_NONE) {
-		sqe->fd = d->place;
-		sqe->flags |= IOSQE_FIXED_FILE;
-	}
-	ring_tag_set(sqe, io, RING_DISK);
+	disk_sqe_end(d, sqe, io);
 }
 
 /* What one request without buffers may do of the rest: up to the end of the extent. */
@@ -550,7 +589,7 @@ static void discard_submit(struct disk *d, struct disk_io *io)
 
 	io_uring_prep_fallocate(sqe, d->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 				(off_t)at_bytes, (off_t)bytes);
-	ring_tag_set(sqe, io, RING_DISK);
+	disk_sqe_end(d, sqe, io);
 }
 
 static void disk_end(struct disk *d, struct disk_io *io, int rc)
@@ -574,7 +613,7 @@ static void disk_zero_submit(struct disk *d, struct disk_io *io)
 	else
 		io_uring_prep_fallocate(sqe, d->fd, mode | FALLOC_FL_KEEP_SIZE, (off_t)at_bytes,
 					(off_t)bytes);
-	ring_tag_set(sqe, io, RING_DISK);
+	disk_sqe_end(d, sqe, io);
 }
 
 static void disk_zero_reap(struct disk *d, struct disk_io *io, int res)
@@ -742,7 +781,7 @@ void disk_flush(struct disk *disk, struct disk_io *io)
 	}
 	sqe = ring_sqe(disk->loop);
 	io_uring_prep_fsync(sqe, disk->fd, IORING_FSYNC_DATASYNC);
-	ring_tag_set(sqe, io, RING_DISK);
+	disk_sqe_end(disk, sqe, io);
 }
 
 void disk_discard(struct disk *disk, struct disk_io *io)
@@ -901,24 +940,43 @@ static void many_one(struct disk *d, struct disk_read_now *r)
 	r->res = disk_read_now(d, r->into, r->bytes, r->offset_bytes);
 }
 
-/* Hands a read to the ring of the call; false: it does not lie in one piece. */
-static bool many_submit(struct disk *d, struct io_uring *ring, struct disk_read_now *r)
+/* False: it does not lie in one piece. */
+static bool many_prepare(struct disk *d, struct io_uring_sqe *sqe, struct disk_read_now *r)
 {
 	uint64_t rest, place = disk_place(d, r->offset_bytes, &rest);
-	struct io_uring_sqe *sqe;
 
 	must(r->bytes > 0 && r->bytes % d->info.align_bytes == 0);
 	must(r->offset_bytes + r->bytes <= d->info.bytes);
 	if (r->bytes > rest || r->bytes > GiB)
 		return false;
-	sqe = io_uring_get_sqe(ring);
-	must(sqe != NULL);
 	io_uring_prep_read(sqe, d->fd, r->into, (unsigned)r->bytes, place);
-	io_uring_sqe_set_data(sqe, r);
 	return true;
 }
 
 /* A short read, or one that failed, is done once more by the call that goes on where it must. */
+static void many_end(struct disk *d, struct disk_read_now *r, int res)
+{
+	r->res = 0;
+	if (res >= 0 && (uint64_t)res == r->bytes)
+		disk_count(d, DISK_READ, r->bytes, 0);
+	else
+		many_one(d, r);
+}
+
+/* Hands a read to the ring of the call. */
+static bool many_submit(struct disk *d, struct io_uring *ring, struct disk_read_now *r)
+{
+	struct io_uring_sqe prepared = {0}, *sqe;
+
+	if (!many_prepare(d, &prepared, r))
+		return false;
+	sqe = io_uring_get_sqe(ring);
+	must(sqe != NULL);
+	*sqe = prepared;
+	io_uring_sqe_set_data(sqe, r);
+	return true;
+}
+
 static unsigned many_reap(struct disk *d, struct io_uring *ring)
 {
 	struct io_uring_cqe *cqe;
@@ -926,17 +984,37 @@ static unsigned many_reap(struct disk *d, struct io_uring *ring)
 
 	while (io_uring_peek_cqe(ring, &cqe) == 0) {
 		struct disk_read_now *r = io_uring_cqe_get_data(cqe);
-		bool whole = cqe->res >= 0 && (uint64_t)cqe->res == r->bytes;
+		int res = cqe->res;
 
 		io_uring_cqe_seen(ring, cqe);
 		reaped++;
-		r->res = 0;
-		if (whole)
-			disk_count(d, DISK_READ, r->bytes, 0);
-		else
-			many_one(d, r);
+		many_end(d, r, res);
 	}
 	return reaped;
+}
+
+/* The same by the drive's threads, where there is no ring. */
+static void many_plain(struct disk *d, struct disk_read_now *reads, unsigned count)
+{
+	struct lane *lane = plain_lane(d->loop, d->place);
+	struct lane_job job[MANY_FLYING];
+	struct disk_read_now *of[MANY_FLYING];
+
+	while (count > 0) {
+		unsigned n = 0;
+
+		for (; count > 0 && n < MANY_FLYING; reads++, count--) {
+			job[n] = (struct lane_job){0};
+			of[n] = reads;
+			if (many_prepare(d, &job[n].sqe, reads))
+				n++;
+			else
+				many_one(d, reads);
+		}
+		lane_run_all(lane, job, n);
+		for (unsigned i = 0; i < n; i++)
+			many_end(d, of[i], job[i].res);
+	}
 }
 
 void disk_read_many_now(struct disk *disk, struct disk_read_now *reads, unsigned count)
@@ -945,6 +1023,10 @@ void disk_read_many_now(struct disk *disk, struct disk_read_now *reads, unsigned
 	unsigned flying = 0, next = 0;
 
 	disk_now_check(disk);
+	if (disk->memory == NULL && count > 1 && disk->loop->plain != NULL) {
+		many_plain(disk, reads, count);
+		return;
+	}
 	if (disk->memory != NULL || count < 2 ||
 	    io_uring_queue_init(MANY_FLYING, &ring, 0) != 0) {
 		for (unsigned i = 0; i < count; i++)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Purpose: TCP streams on the kernel's ring.
+ * Purpose: TCP streams.
  *
- * Theory: one receive and one send of a sock are in the kernel at a time. Sends that are queued
+ * Theory: one receive and one send of a sock are in the ring at a time. Sends that are queued
  * during a turn go in together at its end, as one sendmsg of up to SOCK_IOV_MAX pieces; both
  * directions ask for MSG_WAITALL where the whole is wanted, so that the kernel itself goes on after
  * a partial transfer and one completion stands for all of it. What it answers short is asked for
@@ -168,6 +168,7 @@ static void sock_free(struct sock *s)
 	must(!s->recv_flying && !s->send_flying && s->recv == NULL && s->send_first == NULL);
 	must(!list_linked(&s->link) && s->loop->socks > 0);
 	s->loop->socks--;
+	ring_fd_forget(s->loop, s->fd);
 	close(s->fd);
 	s->magic = 0;
 	free(s);
@@ -250,6 +251,7 @@ void sock_leave(struct sock *sock)
 	must(!sock->recv_flying && !sock->send_flying && !list_linked(&sock->link));
 	must(sock->loop->socks > 0);
 	sock->loop->socks--;
+	ring_fd_forget(sock->loop, sock->fd);
 	sock->loop = NULL;
 }
 
