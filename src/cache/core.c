@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The cache on one loop: order of operations on a key, the walk through the tiers, deadlines,
- * results.
+ * results. What moves between tiers is in core_move.c, open and close in core_open.c.
  *
- *   load    DRAM, else the array; what the array gave is copied up into DRAM
- *   save    copied into DRAM, then stored on the array; the array's answer counts
- *   exists  DRAM, else the array          delete  both
+ *   load    DRAM, flash, arrays: the first that has it whole and good; then a copy for DRAM
+ *   save    DRAM, and answered if the rest is written behind it; else DRAM, flash, arrays, and the
+ *           last one's answer counts
+ *   exists  as load        delete  all
+ *
+ * A tier that has a block damaged, or under another identity, or is away, is passed over: the next
+ * one may have it whole. What each said is counted.
  *
  * An operation waits while an earlier one on the same identity is unfinished, unless both only
- * look.
- * Questions of match wait for nobody.
+ * look. Questions of match wait for nobody.
  *
  * Invariants: an operation has exactly one result, and one release if that result was busy;
  * batch->left counts those without result, batch->busy those without release; the batch is over
@@ -18,37 +21,10 @@
  *
  * Owned by one loop.
  */
-#include "cache/core.h"
-
 #include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "cache/route.h"
-
-#define CORE_MAGIC 0x636f7265u
-#define CORE_BUCKETS 1024
-#define CORE_DEADLINE_NS (2 * NS_PER_S)
-#define CORE_LEASE_NS (5 * NS_PER_S)
-
-struct core {
-	uint32_t magic;
-	struct loop *loop;
-	const struct core_events *events;
-	void *arg;
-	uint64_t deadline_ns, lease_ns;
-	struct tier *dram, *remote;        /* NULL: not there */
-	bool opened, closing, remote_closed, soon_pending, end_pending;
-	struct loop_op soon, end;
-	struct list_link batches, ready;
-	struct list_link bucket[CORE_BUCKETS];
-	struct kvof_cache_stat stat;
-	void (*closed)(void *arg);
-	void *closed_arg;
-};
+#include "cache/core_inner.h"
 
 static const uint8_t op_next[CACHE_OP_STATE_N] = {  /* bit n set: may go to state n */
 	[CACHE_WAITING] = 1 << CACHE_RUNNING | 1 << CACHE_FREE,
@@ -71,6 +47,8 @@ static struct core *core_of(const struct cache_op *op)
 	return core;
 }
 
+/* --- order on one identity -------------------------------------------------------------------- */
+
 static bool op_writes(const struct cache_op *op)
 {
 	return op->batch->kind == KVOF_SAVE || op->batch->kind == KVOF_DELETE;
@@ -84,9 +62,17 @@ static struct list_link *bucket_of(struct core *core, const struct kvof_id *id)
 	return &core->bucket[bits % CORE_BUCKETS];
 }
 
-static bool same_id(const struct cache_op *a, const struct cache_op *b)
+static bool same_id(const struct kvof_id *a, const struct kvof_id *b)
 {
-	return memcmp(&a->tier_op.id, &b->tier_op.id, sizeof(struct kvof_id)) == 0;
+	return memcmp(a, b, sizeof(*a)) == 0;
+}
+
+/* It writes to slower tiers itself. */
+static bool op_writes_below(const struct core *core, const struct cache_op *op)
+{
+	return op->batch->kind == KVOF_DELETE ||
+	       (op->batch->kind == KVOF_SAVE &&
+		(!core->behind_saves || (op->batch->flags & KVOF_WAIT_ALL) != 0));
 }
 
 /* No earlier operation on this identity is in its way. */
@@ -97,45 +83,66 @@ static bool op_may_run(struct core *core, struct cache_op *op)
 
 		if (other == op)
 			break;
-		if (same_id(op, other) && (op_writes(op) || op_writes(other)))
+		if (same_id(&op->tier_op.id, &other->tier_op.id) &&
+		    (op_writes(op) || op_writes(other)))
 			return false;
 	}
-	return true;
+	return !op_writes_below(core, op) || !core_writes_behind(core, &op->tier_op.id);
 }
 
-/* Those that waited for `gone` and wait for nobody now. */
-static void ready_find(struct core *core, struct cache_op *gone)
+void core_ready_find(struct core *core, const struct kvof_id *id)
 {
-	LIST_FOR_EACH(link, bucket_of(core, &gone->tier_op.id)) {
+	LIST_FOR_EACH(link, bucket_of(core, id)) {
 		struct cache_op *op = container_of(link, struct cache_op, link);
 
-		if (same_id(op, gone) && op->state == CACHE_WAITING && !list_linked(&op->ready) &&
-		    op_may_run(core, op))
+		if (same_id(&op->tier_op.id, id) && op->state == CACHE_WAITING &&
+		    !list_linked(&op->ready) && op_may_run(core, op))
 			list_push_back(&core->ready, &op->ready);
 	}
 }
 
-static void core_end(struct loop_op *end, int res);
-
-/* The core ends on a turn of its own, when nothing of it is left in flight. */
-static void close_check(struct core *core)
-{
-	if (!core->closing || core->end_pending || !list_empty(&core->batches) ||
-	    !core->remote_closed || core->soon_pending)
-		return;
-	core->end_pending = true;
-	core->end = (struct loop_op){.done = core_end};
-	loop_soon(core->loop, &core->end, 0);
-}
-
 /* --- results ---------------------------------------------------------------------------------- */
 
-/* Marks what the batch used as used now: from its tail to its head, so that tails go first. */
+static void dram_used(struct core *core, const struct prefix_ids *ids, uint32_t at)
+{
+	const char *id = (const char *)ids->first + at * ids->stride_bytes;
+
+	dram_hit(core->tier[KVOF_TIER_DRAM], (const void *)id);
+}
+
+/* Each is the one before the next; the first may continue one that was known before. */
+static void dram_links(struct core *core, const struct prefix_ids *ids)
+{
+	struct tier *dram = core->tier[KVOF_TIER_DRAM];
+	const struct kvof_id *before = NULL;
+	struct kvof_id parent;
+
+	if (prefix_parent(core->known, ids->first, &parent))
+		before = &parent;
+	for (uint32_t i = 0; i < ids->count; i++) {
+		const struct kvof_id *id = (const void *)((const char *)ids->first +
+							  i * ids->stride_bytes);
+
+		if (before != NULL)
+			dram_link(dram, id, before);
+		before = id;
+	}
+}
+
+static struct prefix_ids batch_ids(const struct cache_batch *batch)
+{
+	return (struct prefix_ids){&batch->op[0].tier_op.id, sizeof(batch->op[0]), batch->count};
+}
+
+/* The batch has used its blocks: from its tail to its head, so that tails go first. Questions only
+ * take a lease: what is looked up and then loaded was used once. */
 static void batch_touch(struct core *core, struct cache_batch *batch)
 {
-	uint64_t until = batch->question ? loop_now_ns(core->loop) + batch->lease_ns : 0;
+	uint64_t until = loop_now_ns(core->loop) + batch->lease_ns;
+	struct prefix_ids ids = batch_ids(batch);
+	struct tier *dram = core->tier[KVOF_TIER_DRAM];
 
-	if (core->dram == NULL || batch->kind == KVOF_DELETE)
+	if (dram == NULL || batch->kind == KVOF_DELETE)
 		return;
 	for (uint32_t i = 0; i < batch->count; i++) {
 #ifdef KVOF_PLANT_HEAD_EVICTED_FIRST
@@ -143,9 +150,28 @@ static void batch_touch(struct core *core, struct cache_batch *batch)
 #else
 		uint32_t at = batch->count - 1 - i;
 #endif
-		core->dram->ops->touch(core->dram, &batch->op[at].tier_op.id, until);
+		if (batch->question)
+			dram->ops->touch(dram, &batch->op[at].tier_op.id, until);
+		else if (batch->kind != KVOF_EXISTS_OP && !batch->op[at].fresh)
+			dram_used(core, &ids, at);
 	}
+	if ((batch->flags & KVOF_UNORDERED) == 0 && batch->kind != KVOF_EXISTS_OP)
+		dram_links(core, &ids);
 }
+
+void core_used_prefix(struct core *core, struct prefix_ids ids)
+{
+	if (ids.count == 0)
+		return;
+	prefix_link(core->known, ids, false);
+	if (core->tier[KVOF_TIER_DRAM] == NULL)
+		return;
+	for (uint32_t i = 0; i < ids.count; i++)
+		dram_used(core, &ids, ids.count - 1 - i);
+	dram_links(core, &ids);
+}
+
+static void flush_check(struct core *core);
 
 static void batch_check_over(struct core *core, struct cache_batch *batch)
 {
@@ -153,8 +179,26 @@ static void batch_check_over(struct core *core, struct cache_batch *batch)
 		return;
 	loop_timer_cancel(core->loop, &batch->timer);
 	list_remove(&batch->link);
-	core->events->over(core->arg, batch);
-	close_check(core);
+	if (batch->quiet != NULL)
+		batch->quiet(batch, NULL);
+	else
+		core->events->over(core->arg, batch);
+	flush_check(core);
+	core_close_check(core);
+}
+
+static void tell(struct core *core, struct cache_batch *batch, const struct kvof_result *r)
+{
+	if (batch->quiet != NULL)
+		batch->quiet(batch, r);
+	else
+		core->events->result(core->arg, batch, r);
+}
+
+void core_load_failed(struct core *core, enum kvof_reason reason)
+{
+	core->stat.misses++;
+	core->stat.reason[reason]++;
 }
 
 static void count_result(struct core *core, const struct cache_batch *batch,
@@ -166,20 +210,20 @@ static void count_result(struct core *core, const struct cache_batch *batch,
 		stat->saved_bytes += r->value_bytes;
 	if (batch->kind != KVOF_LOAD)
 		return;
-	stat->reason[r->reason]++;
 	stat->wait_ns += r->wait_ns;
 	stat->verify_ns += r->verify_ns;
 	if (r->reason != KVOF_OK) {
-		stat->misses++;
+		core_load_failed(core, r->reason);
 		return;
 	}
 	must(r->tier < ARRAY_COUNT(stat->hits));
+	stat->reason[KVOF_OK]++;
 	stat->hits[r->tier]++;
 	stat->loaded_bytes[r->tier] += r->value_bytes;
 }
 
 /* The result of op. It and its batch may be gone afterwards. */
-static void finish(struct core *core, struct cache_op *op, enum kvof_reason reason, unsigned tier)
+static void finish(struct core *core, struct cache_op *op, enum kvof_reason reason)
 {
 	struct cache_batch *batch = op->batch;
 	bool busy = op->state == CACHE_RUNNING && op->tier_op.busy;
@@ -191,7 +235,7 @@ static void finish(struct core *core, struct cache_op *op, enum kvof_reason reas
 		.busy = busy,
 		.wait_ns = loop_now_ns(core->loop) - batch->begin_ns,
 		.verify_ns = op->verify_ns,
-		.tier = reason == KVOF_OK || reason == KVOF_EXISTS ? tier : 0,
+		.tier = reason == KVOF_OK || reason == KVOF_EXISTS ? op->tier : KVOF_TIER_NONE,
 	};
 
 	op_go(op, busy ? CACHE_BUSY : CACHE_FREE);
@@ -199,7 +243,7 @@ static void finish(struct core *core, struct cache_op *op, enum kvof_reason reas
 		list_remove(&op->ready);
 	if (list_linked(&op->link)) {
 		list_remove(&op->link);
-		ready_find(core, op);
+		core_ready_find(core, &op->tier_op.id);
 	}
 	must(batch->left > 0);
 	batch->left--;
@@ -209,7 +253,7 @@ static void finish(struct core *core, struct cache_op *op, enum kvof_reason reas
 		batch_touch(core, batch);
 	}
 	count_result(core, batch, &r);
-	core->events->result(core->arg, batch, &r);
+	tell(core, batch, &r);
 	batch_check_over(core, batch);
 }
 
@@ -228,87 +272,264 @@ static void op_released(struct tier_op *tier_op)
 	must(batch->busy > 0);
 	batch->busy--;
 	core->stat.late_releases++;
-	core->events->result(core->arg, batch, &r);
+	tell(core, batch, &r);
 	batch_check_over(core, batch);
 }
 
 /* --- the walk through the tiers --------------------------------------------------------------- */
 
-static struct tier *tier_at(const struct core *core, unsigned tier_index)
+struct tier *core_tier(const struct core *core, enum kvof_tier tier)
 {
-	return tier_index == 1 ? core->dram : core->remote;
+	OBJ_CHECK(core, CORE_MAGIC);
+	return core->tier[tier];
 }
 
-static void op_start(struct core *core, struct cache_op *op, unsigned tier_index)
+enum kvof_tier core_tier_next(const struct core *core, enum kvof_tier after)
 {
-	op->tier_index = tier_index;
+	static const uint8_t next[KVOF_TIER_COUNT] = {  /* the order of asking */
+		[KVOF_TIER_NONE] = KVOF_TIER_DRAM,
+		[KVOF_TIER_DRAM] = KVOF_TIER_FLASH,
+		[KVOF_TIER_FLASH] = KVOF_TIER_REMOTE,
+		[KVOF_TIER_REMOTE] = KVOF_TIER_NONE,
+	};
+	enum kvof_tier tier = after;
+
+	do {
+		tier = next[tier];
+	} while (tier != KVOF_TIER_NONE && core->tier[tier] == NULL);
+	return tier;
+}
+
+/* Who has the operation in hand. */
+static struct tier *tier_of(const struct core *core, const struct cache_op *op)
+{
+	return core->tier[op->keeping ? KVOF_TIER_DRAM : op->tier];
+}
+
+static void op_start(struct core *core, struct cache_op *op, enum kvof_tier tier)
+{
+	op->tier = tier;
 	op->tier_op.deadline_ns = op->batch->begin_ns + op->batch->deadline_ns;
-	tier_at(core, tier_index)->ops->start(tier_at(core, tier_index), &op->tier_op);
+	core->tier[tier]->ops->start(core->tier[tier], &op->tier_op);
 }
 
-/* DRAM has answered; has the array to be asked as well? */
-static bool goes_on(const struct cache_op *op, enum kvof_reason reason)
+/* A save goes on to the next tier that may have it. */
+static enum kvof_tier save_next(struct core *core, const struct cache_op *op, enum kvof_tier after)
+{
+	enum kvof_tier tier = after;
+
+	do {
+		tier = core_tier_next(core, tier);
+	} while (tier != KVOF_TIER_NONE && tier != KVOF_TIER_DRAM &&
+		 ((op->batch->flags & KVOF_SKIP_WRITE) != 0 ||
+		  !core_admits(core, tier, op->second)));
+	return tier;
+}
+
+/* The one to ask now that op->tier has said this; KVOF_TIER_NONE: that was all. */
+static enum kvof_tier goes_on(struct core *core, struct cache_op *op, enum kvof_reason reason)
+{
+	static const uint16_t passed_over = 1 << KVOF_ABSENT | 1 << KVOF_CORRUPT |
+		1 << KVOF_IDENTITY | 1 << KVOF_UNREACHABLE | 1 << KVOF_ERROR;
+
+	if (op->tier_op.busy || reason == KVOF_LATE || reason == KVOF_CANCELED)
+		return KVOF_TIER_NONE;
+	switch (op->batch->kind) {
+	case KVOF_LOAD:
+	case KVOF_EXISTS_OP:
+		if ((passed_over & 1u << reason) == 0)
+			return KVOF_TIER_NONE;
+		return core_tier_next(core, op->tier);
+	case KVOF_SAVE:
+		if (op->tier == KVOF_TIER_DRAM && (reason == KVOF_OK || reason == KVOF_EXISTS) &&
+		    (op->batch->flags & (KVOF_WAIT_ALL | KVOF_SKIP_WRITE)) == 0 &&
+		    core_save_behind(core, &op->tier_op.id, op->second))
+			return KVOF_TIER_NONE;
+		return save_next(core, op, op->tier);
+	case KVOF_DELETE:
+		return core_tier_next(core, op->tier);
+	}
+	return KVOF_TIER_NONE;
+}
+
+/* Which of two reasons tells more about why there is no block: the later in this list. */
+static void worse(struct cache_op *op, enum kvof_reason reason)
+{
+	static const uint8_t rank[KVOF_REASON_COUNT] = {
+		[KVOF_OK] = 0, [KVOF_ABSENT] = 1, [KVOF_EXISTS] = 2, [KVOF_SHORT] = 3,
+		[KVOF_FULL] = 4, [KVOF_ERROR] = 5, [KVOF_IDENTITY] = 6, [KVOF_CORRUPT] = 7,
+		[KVOF_UNREACHABLE] = 8, [KVOF_LATE] = 9, [KVOF_CANCELED] = 10,
+	};
+
+	if (rank[reason] > rank[op->worst])
+		op->worst = reason;
+}
+
+/* What a tier's answer says about where the block is. */
+static void learn(struct core *core, const struct kvof_id *id, enum kvof_op kind,
+		  enum kvof_tier tier, enum kvof_reason reason)
+{
+	if (tier == KVOF_TIER_DRAM || kind == KVOF_DELETE)
+		return;                    /* DRAM speaks for itself, and so does the end */
+	if (reason == KVOF_OK || reason == KVOF_EXISTS)
+		core_seen(core, id, tier, true);
+	else if (kind != KVOF_SAVE && (reason == KVOF_ABSENT || reason == KVOF_CORRUPT ||
+				       reason == KVOF_IDENTITY))
+		core_seen(core, id, tier, false);
+}
+
+static void answered(struct core *core, struct cache_op *op, enum kvof_reason reason)
+{
+	enum kvof_op kind = op->batch->kind;
+
+	if (kind == KVOF_LOAD)
+		core->stat.tier_reason[op->tier][reason]++;
+	if (reason == KVOF_OK && kind == KVOF_SAVE && op->tier != KVOF_TIER_DRAM)
+		core_changed(core, &op->tier_op.id, op->tier, true);
+	if (reason == KVOF_OK && kind == KVOF_DELETE && op->tier != KVOF_TIER_DRAM)
+		core_changed(core, &op->tier_op.id, op->tier, false);
+	op->any = op->any || reason == KVOF_OK;
+	op->fresh = op->fresh || (kind == KVOF_SAVE && op->tier == KVOF_TIER_DRAM &&
+				  reason == KVOF_OK);
+	worse(op, reason);
+	learn(core, &op->tier_op.id, kind, op->tier, reason);
+}
+
+/* What all tiers that were asked say together. */
+static enum kvof_reason verdict(struct core *core, struct cache_op *op, enum kvof_reason last)
 {
 	switch (op->batch->kind) {
 	case KVOF_LOAD:
 	case KVOF_EXISTS_OP:
-		return reason == KVOF_ABSENT;
+		return last == KVOF_OK ? KVOF_OK : op->worst;
 	case KVOF_SAVE:
+		if ((op->batch->flags & KVOF_SKIP_WRITE) != 0 && core->tier[KVOF_TIER_DRAM] != NULL)
+			dram_below_set(core->tier[KVOF_TIER_DRAM], &op->tier_op.id,
+				       1u << KVOF_TIER_NONE, true);
+		return last;
 	case KVOF_DELETE:
-		return true;
+		if (op->worst == KVOF_ABSENT && op->any)
+			return KVOF_OK;
+		return op->worst;
 	}
-	return false;
-}
-
-static enum kvof_reason reason_of_both(const struct cache_op *op, enum kvof_reason last)
-{
-	if (op->batch->kind == KVOF_DELETE && last == KVOF_ABSENT && op->first == KVOF_OK)
-		return KVOF_OK;
 	return last;
 }
 
-static void ready_run(struct core *core);
+static void load_served(struct core *core, struct cache_op *op)
+{
+	core_used(core, &op->tier_op.id, op->tier);
+	finish(core, op, KVOF_OK);
+}
 
 static void op_done(struct tier_op *tier_op)
 {
 	struct cache_op *op = container_of(tier_op, struct cache_op, tier_op);
 	struct core *core = core_of(op);
 	enum kvof_reason reason = tier_op->reason;
+	enum kvof_tier next;
 
 	loop_must_own(core->loop);
+	if (op->keeping) {
+		core->stat.promoted[KVOF_TIER_DRAM] += reason == KVOF_OK;
+		op->keeping = false;
+		load_served(core, op);
+		core_ready_run(core);
+		return;
+	}
 	op->verify_ns += tier_op->verify_ns;
-	if (op->tier_index == 1 && core->remote != NULL && goes_on(op, reason)) {
-		if (!op->canceled && !core->closing) {
-			op->first = reason;
-			op_start(core, op, 2);
-			return;
+	answered(core, op, reason);
+	next = goes_on(core, op, reason);
+	if (next != KVOF_TIER_NONE && !op->canceled && !core->closing) {
+		op_start(core, op, next);
+		return;
+	}
+	reason = next != KVOF_TIER_NONE ? KVOF_CANCELED : verdict(core, op, reason);
+	if (op->batch->kind == KVOF_DELETE)
+		core_gone(core, &op->tier_op.id, true);
+	if (op->batch->kind == KVOF_LOAD && reason == KVOF_OK) {
+		if (op->tier != KVOF_TIER_DRAM) {
+			op->keeping = core_promote(core, tier_op, op->tier, false);
+			op->fresh = true;
 		}
-		reason = KVOF_CANCELED;
+		if (!op->keeping)
+			load_served(core, op);
+	} else {
+		finish(core, op, reason);
 	}
-	if (op->tier_index == 2) {
-		if (op->batch->kind == KVOF_LOAD && reason == KVOF_OK && core->dram != NULL &&
-		    core->dram->ops->keep(core->dram, tier_op))
-			core->stat.promoted[KVOF_TIER_DRAM]++;
-		reason = reason_of_both(op, reason);
+	core_ready_run(core);
+}
+
+/* What ends without asking anybody. True: op is over, and may be gone. */
+static bool ends_unasked(struct core *core, struct cache_op *op, enum kvof_tier first)
+{
+	bool looks = op->batch->kind == KVOF_LOAD || op->batch->kind == KVOF_EXISTS_OP;
+
+	if (looks && ((op->batch->flags & KVOF_SKIP_READ) != 0 ||
+		      prefix_over(core->known, &op->tier_op.id, loop_now_ns(core->loop)))) {
+		finish(core, op, KVOF_ABSENT);
+		return true;
 	}
-	finish(core, op, reason, op->tier_index);
-	ready_run(core);
+	if (first == KVOF_TIER_NONE) {
+		finish(core, op, KVOF_FULL);       /* a save that nobody may have */
+		return true;
+	}
+	return false;
 }
 
 static void op_run(struct core *core, struct cache_op *op)
 {
+	enum kvof_tier first = core_tier_next(core, KVOF_TIER_NONE);
+
 	op_go(op, CACHE_RUNNING);
 	op->tier_op.done = op_done;
 	op->tier_op.released = op_released;
-	op_start(core, op, core->dram != NULL ? 1 : 2);
+	if (op->batch->kind == KVOF_SAVE) {
+		op->second = core_second(core, &op->tier_op.id);
+		first = save_next(core, op, KVOF_TIER_NONE);
+		core_gone(core, &op->tier_op.id, false);
+	}
+	if (ends_unasked(core, op, first))
+		return;
+	if (op->batch->kind == KVOF_DELETE) {
+		core_gone(core, &op->tier_op.id, true);
+		if (core->behind != NULL)
+			behind_forget(core->behind, &op->tier_op.id);
+	}
+	op_start(core, op, first);
 }
 
-static void ready_run(struct core *core)
+void core_ready_run(struct core *core)
 {
 	struct list_link *link;
 
 	while ((link = list_pop_front(&core->ready)) != NULL)
 		op_run(core, container_of(link, struct cache_op, ready));
+}
+
+/* --- loads without a batch -------------------------------------------------------------------- */
+
+bool core_loaded(struct core *core, struct tier_op *op, enum kvof_tier tier, bool prefetch)
+{
+	bool keeping;
+
+	OBJ_CHECK(core, CORE_MAGIC);
+	loop_must_own(core->loop);
+	core->stat.tier_reason[tier][KVOF_OK]++;
+	core->stat.reason[KVOF_OK]++;
+	core->stat.hits[tier] += !prefetch;
+	core->stat.loaded_bytes[tier] += op->value_bytes;
+	core->stat.verify_ns += op->verify_ns;
+	learn(core, &op->id, KVOF_LOAD, tier, KVOF_OK);
+	keeping = tier != KVOF_TIER_DRAM && core_promote(core, op, tier, prefetch);
+	core_used(core, &op->id, tier);
+	return keeping;
+}
+
+void core_missed(struct core *core, const struct tier_op *op, enum kvof_tier tier)
+{
+	OBJ_CHECK(core, CORE_MAGIC);
+	core->stat.tier_reason[tier][op->reason]++;
+	learn(core, &op->id, KVOF_LOAD, tier, op->reason);
 }
 
 /* --- batches ---------------------------------------------------------------------------------- */
@@ -322,7 +543,7 @@ static void batch_end_waiting(struct core *core, struct cache_batch *batch, enum
 		if (batch->op[i].state != CACHE_WAITING)
 			continue;
 		left = batch->left - 1 + batch->busy;
-		finish(core, &batch->op[i], reason, 0);
+		finish(core, &batch->op[i], reason);
 	}
 }
 
@@ -333,13 +554,13 @@ static void batch_late(struct loop_timer *timer)
 
 	for (uint32_t i = 0; i < batch->count; i++) {
 		struct cache_op *op = &batch->op[i];
+		struct tier *tier = tier_of(core, op);
 
-		if (op->state == CACHE_RUNNING && tier_at(core, op->tier_index)->ops->late != NULL)
-			tier_at(core, op->tier_index)->ops->late(
-				tier_at(core, op->tier_index), &op->tier_op);
+		if (op->state == CACHE_RUNNING && tier->ops->late != NULL)
+			tier->ops->late(tier, &op->tier_op);
 	}
 	batch_end_waiting(core, batch, KVOF_LATE);
-	ready_run(core);
+	core_ready_run(core);
 }
 
 static void batch_cancel(struct core *core, struct cache_batch *batch)
@@ -350,17 +571,15 @@ static void batch_cancel(struct core *core, struct cache_batch *batch)
 		if (op->state != CACHE_RUNNING)
 			continue;
 		op->canceled = true;
-		tier_at(core, op->tier_index)->ops->cancel(tier_at(core, op->tier_index),
-							   &op->tier_op);
+		tier_of(core, op)->ops->cancel(tier_of(core, op), &op->tier_op);
 	}
 	batch_end_waiting(core, batch, KVOF_CANCELED);
 }
 
-void core_submit(struct core *core, struct cache_batch *batch)
+static void batch_begin(struct core *core, struct cache_batch *batch)
 {
-	OBJ_CHECK(core, CORE_MAGIC);
-	loop_must_own(core->loop);
 	batch->core = core;
+	batch->serial = ++core->serial;
 	batch->begin_ns = loop_now_ns(core->loop);
 	if (batch->deadline_ns == 0)
 		batch->deadline_ns = core->deadline_ns;
@@ -371,6 +590,15 @@ void core_submit(struct core *core, struct cache_batch *batch)
 #ifndef KVOF_PLANT_DEADLINE_IGNORED
 	loop_timer_set(core->loop, &batch->timer, batch->begin_ns + batch->deadline_ns);
 #endif
+	if (batch->kind == KVOF_SAVE && (batch->flags & KVOF_UNORDERED) == 0)
+		prefix_link(core->known, batch_ids(batch), true);
+}
+
+void core_submit(struct core *core, struct cache_batch *batch)
+{
+	OBJ_CHECK(core, CORE_MAGIC);
+	loop_must_own(core->loop);
+	batch_begin(core, batch);
 	for (uint32_t i = 0; i < batch->count; i++) {
 		/* a save begins with its tail */
 		uint32_t at = batch->kind == KVOF_SAVE ? batch->count - 1 - i : i;
@@ -381,9 +609,9 @@ void core_submit(struct core *core, struct cache_batch *batch)
 		if (batch->question || op_may_run(core, op))
 			list_push_back(&core->ready, &op->ready);
 	}
-	if (core->closing || (core->dram == NULL && core->remote == NULL))
+	if (core->closing || core_tier_next(core, KVOF_TIER_NONE) == KVOF_TIER_NONE)
 		batch_cancel(core, batch);
-	ready_run(core);
+	core_ready_run(core);
 }
 
 static struct cache_batch *batch_find(struct core *core, uint64_t id)
@@ -391,13 +619,13 @@ static struct cache_batch *batch_find(struct core *core, uint64_t id)
 	LIST_FOR_EACH(link, &core->batches) {
 		struct cache_batch *batch = container_of(link, struct cache_batch, link);
 
-		if (batch->id == id)
+		if (batch->id == id && batch->quiet == NULL)
 			return batch;
 	}
 	return NULL;
 }
 
-static void cancel_all(struct core *core)
+void core_cancel_all(struct core *core)
 {
 	LIST_FOR_EACH_SAFE(link, &core->batches)
 		batch_cancel(core, container_of(link, struct cache_batch, link));
@@ -410,178 +638,110 @@ void core_cancel(struct core *core, uint64_t batch_id)
 	OBJ_CHECK(core, CORE_MAGIC);
 	loop_must_own(core->loop);
 	if (batch_id == 0) {
-		cancel_all(core);
+		core_cancel_all(core);
 	} else {
 		batch = batch_find(core, batch_id);
 		if (batch != NULL)
 			batch_cancel(core, batch);
 	}
-	ready_run(core);
+	core_ready_run(core);
 }
+
+/* --- what the engine wants of blocks ---------------------------------------------------------- */
 
 void core_unlease(struct core *core, const struct kvof_id *ids, uint32_t count)
 {
 	loop_must_own(core->loop);
-	for (uint32_t i = 0; core->dram != NULL && i < count; i++)
-		dram_unlease(core->dram, &ids[i]);
+	for (uint32_t i = 0; i < count; i++) {
+		prefix_unlease(core->known, &ids[i]);
+		if (core->tier[KVOF_TIER_DRAM] != NULL)
+			dram_unlease(core->tier[KVOF_TIER_DRAM], &ids[i]);
+	}
 }
 
-void core_stat(const struct core *core, struct kvof_cache_stat *out)
+int core_pin(struct core *core, const struct kvof_id *ids, uint32_t count, bool on)
+{
+	loop_must_own(core->loop);
+	return prefix_pin(core->known, ids, count, on);
+}
+
+int core_hint(struct core *core, const struct kvof_id *ids, uint32_t count,
+	      const struct kvof_hint *hint)
+{
+	loop_must_own(core->loop);
+	for (uint32_t i = 0; core->tier[KVOF_TIER_DRAM] != NULL && i < count; i++)
+		dram_priority(core->tier[KVOF_TIER_DRAM], &ids[i], hint->priority);
+	return prefix_hint(core->known, ids, count, hint, loop_now_ns(core->loop));
+}
+
+/* --- flush ------------------------------------------------------------------------------------ */
+
+static void flush_end(struct core_flush *f, int res)
+{
+	list_remove(&f->link);
+	loop_timer_cancel(f->core->loop, &f->timer);
+	f->done(f, res);
+}
+
+static void flush_behind_done(struct behind_flush *bf, int res)
+{
+	struct core_flush *f = container_of(bf, struct core_flush, behind);
+
+	f->done(f, res);
+}
+
+/* No save that was submitted before it is unfinished: what they left in the queue is next. False:
+ * it waits for one. */
+static bool flush_go(struct core *core, struct core_flush *f)
+{
+	LIST_FOR_EACH(link, &core->batches) {
+		const struct cache_batch *batch = container_of(link, struct cache_batch, link);
+
+		if (batch->serial <= f->serial && batch->kind == KVOF_SAVE)
+			return false;
+	}
+	if (core->behind == NULL || core->closing) {
+		flush_end(f, core->closing ? -ESHUTDOWN : 0);
+		return true;
+	}
+	list_remove(&f->link);
+	loop_timer_cancel(core->loop, &f->timer);
+	f->behind.done = flush_behind_done;
+	behind_flush(core->behind, &f->behind, f->deadline_ns);
+	return true;
+}
+
+static void flush_check(struct core *core)
+{
+	LIST_FOR_EACH_SAFE(link, &core->flushes)
+		(void)flush_go(core, container_of(link, struct core_flush, link));
+}
+
+void core_flush_cancel(struct core *core)
+{
+	LIST_FOR_EACH_SAFE(link, &core->flushes)
+		flush_end(container_of(link, struct core_flush, link), -ESHUTDOWN);
+}
+
+static void flush_timer(struct loop_timer *timer)
+{
+	struct core_flush *f = container_of(timer, struct core_flush, timer);
+	uint64_t now = loop_now_ns(f->core->loop);
+
+	if (f->deadline_ns != 0 && now >= f->deadline_ns)
+		flush_end(f, -ETIMEDOUT);
+	else if (!flush_go(f->core, f) && f->deadline_ns != 0)
+		loop_timer_set(f->core->loop, &f->timer, f->deadline_ns);
+}
+
+void core_flush(struct core *core, struct core_flush *f)
 {
 	OBJ_CHECK(core, CORE_MAGIC);
-	*out = core->stat;
-	if (core->dram != NULL) {
-		struct dram_stat dram;
-
-		dram_stat(core->dram, &dram);
-		out->dram_used_bytes = dram.used_bytes;
-		out->dram_blocks = dram.blocks;
-		out->dram_evicted = dram.evicted;
-		out->dram_refused = dram.refused;
-	}
-	if (core->remote != NULL) {
-		struct tier_stat remote;
-
-		route_stat(core->remote, &remote);
-		out->remote_reconnects = remote.reconnects;
-		out->remote_live = remote.devs_live;
-	}
-}
-
-/* --- open and close --------------------------------------------------------------------------- */
-
-static void opened(void *arg, int res, const char *why)
-{
-	struct core *core = arg;
-
-	must(!core->opened);
-	core->opened = true;
-	core->events->opened(core->arg, res, why);
-}
-
-static void opened_soon(struct loop_op *soon, int res)
-{
-	struct core *core = container_of(soon, struct core, soon);
-
-	core->soon_pending = false;
-	if (core->closing)
-		close_check(core);
-	else
-		opened(core, 0, "");
-}
-
-static void core_free(struct core *core)
-{
-	if (core->dram != NULL)
-		dram_close(&core->dram);
-	must(core->remote == NULL);
-	core->magic = 0;
-	free(core);
-}
-
-static const char *model_of(const struct identity *id)
-{
-	uint32_t at = 0;
-
-	while (strcmp(id->name[at], "model_id") != 0)
-		must(++at < id->field_count);      /* identity_make() added it */
-	return id->value[at];
-}
-
-static int remote_make(struct core *core, const struct core_opts *opts, char why[256])
-{
-	struct route_opts route = {
-		.cache = opts->cache,
-		.identity = opts->identity,
-		.wire = opts->wire,
-		.model_id = model_of(opts->identity),
-		.deadline_ns = core->deadline_ns,
-	};
-
-	return route_open(core->loop, &route, opened, core, why, &core->remote);
-}
-
-static void core_init(struct core *core, struct loop *loop, const struct core_opts *opts,
-		      const struct core_events *events, void *arg)
-{
-	const struct kvof_cache_opts *c = opts->cache;
-
-	OBJ_INIT(core, CORE_MAGIC);
-	core->loop = loop;
-	core->events = events;
-	core->arg = arg;
-	core->deadline_ns = c->deadline_ns != 0 ? c->deadline_ns : CORE_DEADLINE_NS;
-	core->lease_ns = c->lease_ns != 0 ? c->lease_ns : CORE_LEASE_NS;
-	list_init(&core->batches);
-	list_init(&core->ready);
-	for (unsigned i = 0; i < CORE_BUCKETS; i++)
-		list_init(&core->bucket[i]);
-}
-
-int core_open(struct loop *loop, const struct core_opts *opts, const struct core_events *events,
-	      void *arg, char why[256], struct core **out)
-{
-	const struct kvof_cache_opts *c = opts->cache;
-	struct core *core = calloc(1, sizeof(*core));
-	int rc = 0;
-
-	why[0] = '\0';
-	if (core == NULL)
-		return -ENOMEM;
-	core_init(core, loop, opts, events, arg);
-	if (c->dram_bytes > 0)
-		rc = dram_open(loop, c->dram_bytes, &core->dram);
-	if (rc == 0 && (c->target != NULL || c->target_count > 0))
-		rc = remote_make(core, opts, why);
-	if (rc != 0) {
-		core_free(core);
-		return rc;
-	}
-	*out = core;
-	if (core->remote == NULL) {
-		core->soon_pending = true;
-		core->soon = (struct loop_op){.done = opened_soon};
-		loop_soon(loop, &core->soon, 0);
-	}
-	return 0;
-}
-
-static void core_end(struct loop_op *end, int res)
-{
-	struct core *core = container_of(end, struct core, end);
-	void (*closed)(void *arg) = core->closed;
-	void *arg = core->closed_arg;
-
-	core_free(core);
-	closed(arg);
-}
-
-static void remote_gone(void *arg)
-{
-	struct core *core = arg;
-
-	core->remote = NULL;
-	core->remote_closed = true;
-	close_check(core);
-}
-
-void core_close(struct core **corep, void (*closed)(void *arg), void *arg)
-{
-	struct core *core;
-	struct tier *remote;
-
-	OBJ_TAKE(core, corep, CORE_MAGIC);
 	loop_must_own(core->loop);
-	must(!core->closing);
-	remote = core->remote;
-	core->closing = true;
-	core->closed = closed;
-	core->closed_arg = arg;
-	cancel_all(core);
-	ready_run(core);
-	if (remote != NULL)                /* its operations know it until it is closed */
-		route_close(&remote, remote_gone, core);
-	else
-		core->remote_closed = true;
-	close_check(core);
+	f->core = core;
+	f->serial = core->serial;
+	f->link = (struct list_link){0};
+	list_push_back(&core->flushes, &f->link);
+	loop_timer_init(&f->timer, flush_timer);
+	loop_timer_set(core->loop, &f->timer, loop_now_ns(core->loop));  /* never done inside */
 }

@@ -16,7 +16,9 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "cache/behind.h"
 #include "cache/identity.h"
+#include "cache/prefix.h"
 #include "cache/tier.h"
 #include "kvof/cache.h"
 #include "loop/loop.h"
@@ -36,10 +38,14 @@ struct cache_op {
 	struct cache_batch *batch;
 	uint32_t index;
 	enum cache_op_state state;
-	unsigned tier_index;               /* asked now */
-	enum kvof_reason first;            /* what DRAM said, when the array is asked as well */
+	enum kvof_tier tier;               /* asked now, or last */
+	enum kvof_reason worst;            /* of those that were asked and do not have it */
 	uint64_t verify_ns;
 	bool canceled;
+	bool any;                          /* of a delete: a tier had it */
+	bool second;                       /* of a save: it was touched before */
+	bool keeping;                      /* loaded; DRAM takes its copy */
+	bool fresh;                        /* came into DRAM just now */
 };
 
 struct cache_batch {
@@ -52,11 +58,15 @@ struct cache_batch {
 	uint64_t deadline_ns;              /* from submit; 0: the default */
 	uint32_t flags;                    /* KVOF_UNORDERED, ... */
 	uint64_t begin_ns;
+	uint64_t serial;                   /* in the order of the submits */
 	uint32_t count, left, busy;
 	bool question;                     /* of match: in no order with others, takes a lease */
 	uint64_t lease_ns;
 	size_t bytes;                      /* of this memory */
 	void *owner, *waiter;              /* the door's */
+	/* Not NULL: results go here instead of events->result(); at the end r is NULL, instead of
+	 * events->over(). */
+	void (*quiet)(struct cache_batch *batch, const struct kvof_result *r);
 	struct cache_op op[];
 };
 
@@ -75,12 +85,16 @@ struct core_events {
 	void (*opened)(void *arg, int res, const char *why);
 	void (*result)(void *arg, struct cache_batch *batch, const struct kvof_result *result);
 	void (*over)(void *arg, struct cache_batch *batch);
+	/* A tier has taken a block, or has none of it any more. NULL: nobody asks. */
+	void (*changed)(void *arg, const struct kvof_id *id, enum kvof_tier tier, bool stored);
 };
 
 struct core_opts {
 	const struct kvof_cache_opts *cache;     /* checked by core_opts_check() */
 	const struct identity *identity;         /* outlives the core */
 	const struct wire_ops *wire;             /* NULL: tcp */
+	struct tier *flash;                      /* NULL: as the options say; else this one, the
+						  * caller's */
 };
 
 /* The first wrong option in one sentence. Return: 0; -EINVAL. */
@@ -91,13 +105,53 @@ uint32_t core_cut_bytes(const struct kvof_cache_opts *opts);
 /* Return: 0, and opened() follows on a later turn; -EINVAL, -ENOMEM. */
 int core_open(struct loop *loop, const struct core_opts *opts, const struct core_events *events,
 	      void *arg, char why[256], struct core **out);
-/* Ends every operation (KVOF_CANCELED), then the array. closed(arg) is the last call. */
+/* Ends every operation (KVOF_CANCELED); what waits to be written behind may still be for a quarter
+ * of a second; then the tiers. closed(arg) is the last call. */
 void core_close(struct core **core, void (*closed)(void *arg), void *arg);
 
 void core_submit(struct core *core, struct cache_batch *batch);
 /* 0: every batch. An id that is over is ignored. */
 void core_cancel(struct core *core, uint64_t batch_id);
 void core_unlease(struct core *core, const struct kvof_id *ids, uint32_t count);
+/* As prefix_pin(), prefix_hint(). */
+int core_pin(struct core *core, const struct kvof_id *ids, uint32_t count, bool on);
+int core_hint(struct core *core, const struct kvof_id *ids, uint32_t count,
+	      const struct kvof_hint *hint);
 void core_stat(const struct core *core, struct kvof_cache_stat *out);
+
+/* Waits until all that was submitted before is on every tier, or counted why not. */
+struct core_flush {
+	uint64_t deadline_ns;              /* absolute; 0: none */
+	void (*done)(struct core_flush *f, int res);     /* 0; -ETIMEDOUT; -ESHUTDOWN */
+	/* the core's, until done */
+	struct core *core;
+	struct list_link link;
+	struct loop_timer timer;
+	uint64_t serial;
+	struct behind_flush behind;
+};
+void core_flush(struct core *core, struct core_flush *f);
+
+/* --- for who loads without a batch (restore) -------------------------------------------------- */
+
+/* NULL: there is none. */
+struct tier *core_tier(const struct core *core, enum kvof_tier tier);
+/* The one to ask after this one; after KVOF_TIER_NONE the first. KVOF_TIER_NONE: that was all. */
+enum kvof_tier core_tier_next(const struct core *core, enum kvof_tier after);
+
+/**
+ * core_loaded() - a load from this tier ended with KVOF_OK: counted, kept nearer if it is worth it
+ * @prefetch: nobody has asked for it yet: kept whatever the policy says, and marked
+ *
+ * Return: true: DRAM's copy is being made part by part; op->done comes once more, and until then
+ * the buffer must not change.
+ */
+bool core_loaded(struct core *core, struct tier_op *op, enum kvof_tier tier, bool prefetch);
+/* It ended otherwise, and perhaps the next tier has it. */
+void core_missed(struct core *core, const struct tier_op *op, enum kvof_tier tier);
+/* No tier delivered it. */
+void core_load_failed(struct core *core, enum kvof_reason reason);
+/* These consecutive blocks of a sequence were used, once. */
+void core_used_prefix(struct core *core, struct prefix_ids ids);
 
 #endif

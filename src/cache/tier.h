@@ -66,7 +66,8 @@ struct tier_run {
 	bool overwrite;                    /* what is there is of no use */
 	bool answering;                    /* inside an answer: pump() follows */
 	bool ending;                       /* done comes on a turn of its own */
-	uint32_t entry, piece;             /* DRAM: what is read, and where */
+	uint32_t entry, piece;             /* DRAM: what is copied, and where */
+	bool filling;                      /* DRAM: into it */
 	uint64_t moved_bytes;
 	unsigned rounds;
 	struct frame head;                 /* when head_seen */
@@ -167,19 +168,6 @@ static inline unsigned tier_slots(enum kvof_op kind, uint64_t bytes, uint32_t cu
 		return TIER_QUESTIONS_MAX;
 	return parts <= 2 ? 1 : (unsigned)bytes_min(parts, TIER_PARTS_MAX);
 }
-
-/* --- DRAM ------------------------------------------------------------------------------------- */
-
-struct dram_stat {
-	uint64_t used_bytes, blocks, evicted, refused;
-};
-
-/* bytes: exact cap, rounded down to whole pieces. Return: 0; -EINVAL less than 64 KiB; -ENOMEM. */
-int dram_open(struct loop *loop, uint64_t bytes, struct tier **out);
-void dram_close(struct tier **t);
-void dram_stat(const struct tier *t, struct dram_stat *out);
-/* Ends a lease of touch(). */
-void dram_unlease(struct tier *t, const struct kvof_id *id);
 
 /* --- values: route.h, flash.h ----------------------------------------------------------------- */
 

@@ -31,6 +31,9 @@ struct fix {
 	unsigned overs, submits;
 	uint64_t next_id;
 	struct cache_batch *posted;
+	struct tier *flash;                /* of the test; NULL: none */
+	unsigned stored[KVOF_TIER_COUNT], removed[KVOF_TIER_COUNT];  /* events */
+	uint32_t flags;                    /* of batches submitted from now on */
 };
 
 static struct fix fix;
@@ -63,7 +66,15 @@ static void fix_over(void *arg, struct cache_batch *batch)
 	batch_free(&batch);
 }
 
-static const struct core_events fix_events = {fix_opened, fix_result, fix_over};
+static void fix_changed(void *arg, const struct kvof_id *id, enum kvof_tier tier, bool stored)
+{
+	if (stored)
+		fix.stored[tier]++;
+	else
+		fix.removed[tier]++;
+}
+
+static const struct core_events fix_events = {fix_opened, fix_result, fix_over, fix_changed};
 
 static void fix_msg_run(struct loop *here, struct msg *m)
 {
@@ -88,7 +99,8 @@ static void fix_post(struct cache_batch *batch, uint64_t cancel, void (*call)(vo
 
 static void fix_open_run(void)
 {
-	struct core_opts opts = {.cache = &fix.opts, .identity = fix.identity};
+	struct core_opts opts = {.cache = &fix.opts, .identity = fix.identity,
+				 .flash = fix.flash};
 	char why[256];
 	int rc = core_open(fix.loop, &opts, &fix_events, NULL, why, &fix.core);
 
@@ -200,6 +212,7 @@ static uint64_t fix_submit(enum kvof_op op, const struct kvof_block *blocks, uin
 
 	expect_int(batch_make(op, blocks, count, FIX_CUT, &batch), 0);
 	batch->deadline_ns = deadline_ns;
+	batch->flags = fix.flags;
 	batch->id = fix.next_id++;
 	fix.submits++;
 	fix.posted = batch;

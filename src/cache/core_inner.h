@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What core.c (operations, the walk), core_move.c (what moves between tiers) and core_open.c (open,
+ * close, counters) share. Nobody else includes this, but for files named core_*.c.
+ */
+#ifndef KVOF_CACHE_CORE_INNER_H
+#define KVOF_CACHE_CORE_INNER_H
+
+#include "cache/admit.h"
+#include "cache/behind.h"
+#include "cache/core.h"
+#include "cache/dram.h"
+#include "cache/touch.h"
+
+#define CORE_MAGIC 0x636f7265u
+#define CORE_BUCKETS 1024
+#define CORE_GONE 1024                     /* deleted lately */
+#define CORE_DEADLINE_NS (2 * NS_PER_S)
+#define CORE_LEASE_NS (5 * NS_PER_S)
+#define CORE_GRACE_NS (250 * NS_PER_MS)    /* closing: what waits to be written may still be */
+
+struct core {
+	uint32_t magic;
+	struct loop *loop;
+	const struct core_events *events;
+	void *arg;
+	uint64_t deadline_ns, lease_ns;
+	struct tier *tier[KVOF_TIER_COUNT];  /* NULL: not there */
+	struct prefix *known;
+	/* what moves */
+	struct behind *behind;             /* NULL: no DRAM, or nothing below it */
+	bool behind_saves, behind_drops;   /* saves are answered from DRAM; full: dropped */
+	struct admit *admit;               /* NULL: every tier takes all */
+	uint32_t admission;                /* KVOF_ADMIT_* */
+	struct touch *touch;               /* NULL: no array, or nothing nearer */
+	bool behind_closed, touch_closed;
+	struct { uint64_t key, at_ns; } gone[CORE_GONE];
+	/* open and close */
+	int open_res;
+	bool opened, closing, soon_pending, end_pending;
+	unsigned tiers_open;               /* that close by and by */
+	struct loop_op soon, end;
+	/* operations */
+	struct list_link batches, ready, flushes;
+	uint64_t serial;                   /* of batches */
+	struct list_link bucket[CORE_BUCKETS];
+	struct kvof_cache_stat stat;
+	void (*closed)(void *arg);
+	void *closed_arg;
+};
+
+/* core.c */
+void core_cancel_all(struct core *core);
+void core_flush_cancel(struct core *core);
+void core_ready_run(struct core *core);
+/* Something that held operations on this identity is over. */
+void core_ready_find(struct core *core, const struct kvof_id *id);
+
+/* core_open.c: ends the core when nothing of it is left in flight. */
+void core_close_check(struct core *core);
+
+/* core_move.c */
+int core_move_open(struct core *core, const struct kvof_cache_opts *opts);
+/* Calls core_tiers_close() when nothing of it uses them any more. */
+void core_move_close(struct core *core);
+void core_move_free(struct core *core);
+extern const struct dram_events core_dram_events;
+void core_tiers_close(struct core *core);  /* core_open.c */
+
+/* Learned of a tier: it has the block, or not. */
+void core_seen(struct core *core, const struct kvof_id *id, enum kvof_tier tier, bool there);
+void core_changed(struct core *core, const struct kvof_id *id, enum kvof_tier tier, bool stored);
+/* A touch; true: it was touched before, lately. */
+bool core_second(struct core *core, const struct kvof_id *id);
+/* May this tier have a block that is touched now? Counts a refusal. */
+bool core_admits(struct core *core, enum kvof_tier tier, bool second);
+/* DRAM holds a save. True: it is answered, the rest goes behind it. */
+bool core_save_behind(struct core *core, const struct kvof_id *id, bool second);
+/* A load was served from `tier`, and DRAM has a copy if it is to have one. */
+void core_used(struct core *core, const struct kvof_id *id, enum kvof_tier tier);
+/* Gives DRAM a copy. True: it is being made, op->done follows once more. */
+bool core_promote(struct core *core, struct tier_op *op, enum kvof_tier tier, bool prefetch);
+/* A write of it is under way that others on this identity are to wait for. */
+bool core_writes_behind(const struct core *core, const struct kvof_id *id);
+void core_gone(struct core *core, const struct kvof_id *id, bool gone);
+
+#endif
