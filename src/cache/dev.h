@@ -63,8 +63,10 @@ struct dev_store_opts {
 /* Opens the drives: control path, blocks. Return: 0; as store_open(), why says which drive. */
 int dev_store_open(struct loop *loop, const struct dev_store_opts *opts, char why[256],
 		   struct dev **out);
-/* Ends what is in flight (-ESHUTDOWN), seals what is open; closed(arg) is the last call. */
-void dev_store_close(struct dev **dev, void (*closed)(void *arg), void *arg);
+/* Ends what is in flight (-ESHUTDOWN), seals what is open; then closed(arg), on a later turn. The
+ * device itself stays, not live, until it is freed. */
+void dev_store_close(struct dev *dev, void (*closed)(void *arg), void *arg);
+void dev_store_free(struct dev **dev);
 /* Checks and takes apart one text of drives. Return: 0; -EINVAL with a sentence that quotes it. */
 struct dev_store_drive {
 	char path[256];

@@ -376,13 +376,30 @@ static uint32_t items_allowed(const struct tier_op *op)
 	return (uint32_t)bytes_min(run->items, parts + (run->with_head ? 1 : 0));
 }
 
+static bool head_is_ours(const struct tier_run *run)
+{
+	return run->head_seen && run->head.block_bytes == run->block_bytes &&
+	       run->head.cut_bytes == run->cut_bytes;
+}
+
+/* What was read says already that the other parts of this round are of no use. */
+static bool is_decided(const struct tier_op *op)
+{
+	const struct tier_run *run = &op->run;
+
+	if (op->kind != KVOF_LOAD || run->stage != TIER_PARTS)
+		return false;
+	return run->single || (run->head_seen &&
+			       (!head_is_ours(run) || run->absent > 0 || run->odd));
+}
+
 /* Outside an answer: nothing of it flies, nothing may start, and it is not over. */
 static bool is_parked(const struct tier_op *op)
 {
 	const struct tier_run *run = &op->run;
 
 	return run->stage == TIER_PARTS && run->flying == 0 && run->next < run->items &&
-	       run->worst == KVOF_OK && !run->canceled && !run->ending;
+	       run->worst == KVOF_OK && !run->canceled && !run->ending && !is_decided(op);
 }
 
 /* Starts what there is room for. False: it waits on the starved list for more room. */
@@ -394,7 +411,7 @@ static bool parts_start(struct lane *l, struct tier_op *op)
 	for (unsigned i = 0; i < op->part_slots && run->next < items; i++) {
 		if (op->part[i].flying || op->part[i].busy || op->part[i].held)
 			continue;
-		if (run->canceled || run->worst != KVOF_OK)
+		if (run->canceled || run->worst != KVOF_OK || is_decided(op))
 			break;
 		if (l->lost || l->unfit) {
 			worse(op, KVOF_UNREACHABLE);
@@ -469,12 +486,6 @@ static void land(struct tier_part *part, uint32_t count, uint32_t cut_bytes, uin
 static bool lands(const struct tier_op *op)
 {
 	return op->landed != NULL && op->kind == KVOF_LOAD;
-}
-
-static bool head_is_ours(const struct tier_run *run)
-{
-	return run->head_seen && run->head.block_bytes == run->block_bytes &&
-	       run->head.cut_bytes == run->cut_bytes;
 }
 
 /* The value (0 of 1) is the whole block. */
