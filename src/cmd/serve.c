@@ -220,6 +220,7 @@ static void fill_array_opts(struct serve *s)
 		o->carry_percent = STORE_CARRY_NONE;
 	o->keep_blocks = !config_bool(c, CONFIG_discard);
 	o->drive_depth = (unsigned)config_number(c, CONFIG_drive_depth);
+	o->set.drive_read_bytes_per_s = config_number(c, CONFIG_drive_rate);
 	o->scrub_bytes = config_number(c, CONFIG_scrub);
 	o->write_budget_percent = (uint32_t)config_number(c, CONFIG_write_budget);
 	o->host = (const char *const *)c->value[CONFIG_allow_host].text;
@@ -515,7 +516,7 @@ static void print_ready_json(const struct serve *s, json_t *all)
 {
 	json_t *out = json_pack("{s:o, s:s, s:i, s:b, s:s, s:i}", "ready", all, "subsystem",
 		array_first_nqn(s->array), "pid", (int)getpid(), "memory", s->memory, "loop",
-		loop_kind(), "loops", (int)s->loop_count);
+		loop_kind(s->loop[0]), "loops", (int)s->loop_count);
 
 	must(out != NULL);
 	if (s->control != NULL)

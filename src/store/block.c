@@ -160,7 +160,7 @@ static bool edge_read(struct block_io *io)
 		.offset_bytes = page_bytes & ~(uint64_t)PAGE_MASK, .bytes = BLK_BYTES};
 	BLOCK_COUNT(io->part->block, device_reads, 1);
 	BLOCK_COUNT(io->part->block, device_read_bytes, BLK_BYTES);
-	disk_read(io->part->disk, &io->io);
+	io->started_ns = slow_read(&io->part->slow, &io->io);
 	return true;
 }
 
@@ -199,7 +199,7 @@ static void io_issue(struct block_io *io)
 	} else {
 		BLOCK_COUNT(b, device_reads, 1);
 		BLOCK_COUNT(b, device_read_bytes, end - first);
-		disk_read(disk, &io->io);
+		io->started_ns = slow_read(&io->part->slow, &io->io);
 	}
 }
 

@@ -148,6 +148,8 @@ struct block_part {
 
 	struct block_io *io;                 /* [BLOCK_IOS] */
 	struct list_link io_free, flying;
+	struct slow slow;
+	struct slow_rate rate;               /* ours, where the drive brings none */
 	unsigned io_busy;
 	struct list_link op_wait;            /* operations that wait for an I/O */
 	uint8_t *edge_memory;                /* two pages an I/O; only where blocks are smaller */

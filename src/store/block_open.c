@@ -88,6 +88,8 @@ static int part_open(struct opening *o, unsigned i)
 	if (p->lay.slot_count == 0)
 		return fail(o, -EINVAL, "drive %.180s: too small for this namespace", p->path);
 	p->discards = !disk_info(p->disk)->memory && !o->opts->parts.keep_blocks;
+	p->rate.bytes_per_s = o->opts->parts.drive_read_bytes_per_s;
+	slow_begin(&p->slow, from->rate != NULL ? from->rate : &p->rate, o->b->loop, p->disk);
 	o->b->slots += p->lay.slot_count;
 	o->b->narrow |= disk_info(p->disk)->align_bytes > o->opts->block_bytes;
 	return 0;
@@ -526,8 +528,10 @@ void block_close(struct block **bp, void (*done)(void *arg), void *arg)
 	b->close_arg = arg;
 	b->close_deadline_ns = loop_now_ns(b->loop) + STORE_CLOSE_LIMIT_NS;
 	block_tick_set(b);
-	for (unsigned i = 0; i < b->part_count; i++)
+	for (unsigned i = 0; i < b->part_count; i++) {
+		slow_end(&b->part[i].slow);
 		if (!b->part[i].failed)
 			map_pump(&b->part[i]);
+	}
 	block_close_pump(b);
 }

@@ -65,6 +65,10 @@ void depth_open(struct drive *d)
 	unsigned n = 0;
 
 	d->read_depth = STORE_READS_MAX;
+	d->rate.bytes_per_s = d->st->opts.drive_read_bytes_per_s;
+	if (d->disk != NULL)
+		slow_begin(&d->slow, d->shared_rate != NULL ? d->shared_rate : &d->rate,
+			   d->st->loop, d->disk);
 	if (d->failed)
 		return;
 	if (d->st->opts.drive_depth > 0)

@@ -13,6 +13,7 @@
  *   scrub.c     reading what is there, slowly, to find what went bad
  *   recover.c   store_open(): superblocks, footers, hops over record headers
  *   buf.c       the pool of value buffers
+ *   slow.c      a limit of what is read from a drive
  *   loan.c      values that are sent from where they lie: a drive of memory
  *   index.c     key to place, and the order of keys
  *   format.c    bytes on drives
@@ -35,6 +36,7 @@
 #include "store/format.h"
 #include "store/index.h"
 #include "store/policy.h"
+#include "store/slow.h"
 #include "store/store.h"
 
 #define STORE_MAGIC 0x57043u
@@ -275,6 +277,8 @@ struct drive {
 
 	struct reading *reading;             /* [STORE_READS_MAX] */
 	struct list_link reading_free, reads, get_wait;
+	struct slow slow;
+	struct slow_rate rate, *shared_rate; /* ours, where the drive brings none */
 	unsigned reading_busy, read_depth;   /* depth: most of them; depth.h */
 	/* segments with loans; and of those the erased ones, which can't be used before the end */
 	uint32_t segments_lent, segments_held;

@@ -51,7 +51,8 @@ struct store_buf *loan_begin(struct store *st, const struct index_place *place)
 	uint8_t *record;
 
 	must(!d->failed);
-	if (!disk_info(d->disk)->memory || place->value_bytes < LOAN_BYTES_MIN)
+	if (!disk_info(d->disk)->memory || slow_limits(&d->slow) ||
+	    place->value_bytes < LOAN_BYTES_MIN)
 		return NULL;
 	if (seg->loan_count == 0 && d->segments_lent > d->segment_count / LOAN_SEGMENTS_PART)
 		return NULL;

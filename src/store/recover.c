@@ -1138,6 +1138,7 @@ static void set_fresh(struct opening *o)
 		struct drive *d = &st->drive[i];
 
 		d->disk = o->found[i].disk;
+		d->shared_rate = o->found[i].want->rate;
 		o->found[i].disk = NULL;
 		snprintf(d->path, sizeof(d->path), "%s", o->found[i].want->path);
 	}
@@ -1208,6 +1209,7 @@ static void set_known(struct opening *o)
 		d = &st->drive[f->super.drive];
 		must(d->disk == NULL);
 		d->disk = f->disk;
+		d->shared_rate = f->want->rate;
 		f->disk = NULL;
 		d->failed = d->missing = false;
 		snprintf(d->path, sizeof(d->path), "%s", f->want->path);

@@ -565,13 +565,14 @@ static int parts_open(struct set *s, const struct catalog_ns *n, unsigned shard,
 		      struct store_opts *opts)
 {
 	for (unsigned i = 0; i < s->drive_count; i++) {
-		const struct member *m = s->version_one ? &s->member[i] : s->drive[i];
+		struct member *m = s->version_one ? &s->member[i] : s->drive[i];
 		struct store_drive *d = &opts->drive[opts->drive_count];
 		int rc = 0;
 
 		if (!s->version_one && n->part_bytes[i] == 0)
 			continue;
-		*d = (struct store_drive){.path = m == NULL ? "(missing)" : m->path};
+		*d = (struct store_drive){.path = m == NULL ? "(missing)" : m->path,
+			.rate = m == NULL ? NULL : &m->rate};
 		if (m == NULL || m->disk == NULL)
 			d->missing = true;
 		else if (s->version_one)

@@ -65,6 +65,9 @@ struct set_opts {
 	/* at format only; 0: one a core, fewer where drives are small, at most STORE_SHARDS_MAX */
 	unsigned shards;
 	bool format, degraded;
+	/* values and blocks are read from each drive no faster, all namespaces together;
+	 * 0: no limit */
+	uint64_t drive_read_bytes_per_s;
 	/* a blank drive takes the place of one that is lost */
 	bool replace;
 	/* nothing is written, nothing is made: for a check. No namespace may be created or removed;

@@ -13,6 +13,7 @@
 #include "loop/disk.h"
 #include "store/catalog.h"
 #include "store/set.h"
+#include "store/slow.h"
 
 #define SET_MAGIC 0x5e70c0deu
 #define SET_ENDS_BYTES ((uint64_t)FMT_BLANK_BYTES)   /* zero at either end of a fresh part */
@@ -21,6 +22,7 @@
 struct member {
 	char path[256];
 	struct store_drive want;
+	struct slow_rate rate;               /* of all that read from it */
 	struct disk *disk;                   /* NULL: missing, or left out */
 	enum fmt_super_verdict verdict;
 	uint32_t version;                    /* of the label found */

@@ -141,6 +141,7 @@ static int member_open(struct opening *o, struct member *m, const struct store_d
 
 	snprintf(m->path, sizeof(m->path), "%s", want->path);
 	m->want = (struct store_drive){.path = m->path, .bytes = want->bytes};
+	m->rate.bytes_per_s = o->opts->drive_read_bytes_per_s;
 	rc = attach_drive(o->set->loop, &a, o->report->text, sizeof(o->report->text));
 	m->disk = a.disk;
 	return rc != 0 || m->disk == NULL ? rc : labels_read(o, m);

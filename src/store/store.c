@@ -430,9 +430,8 @@ static void reading_submit(struct reading *r)
 		.offset_bytes = (uint64_t)r->place.block << FMT_BLOCK_SHIFT,
 		.bytes = (uint64_t)buf_blocks(r->buf) << FMT_BLOCK_SHIFT,
 	};
-	r->started_ns = loop_now_ns(d->st->loop);
 	list_push_back(&d->reads, &r->link);
-	disk_read(d->disk, &r->io);
+	r->started_ns = slow_read(&d->slow, &r->io);
 }
 
 /* Gets of the drive that wait for a slot. */
@@ -1000,6 +999,8 @@ void store_close(struct store **stp, void (*done)(void *arg), void *arg)
 	st->close_done = done;
 	st->close_arg = arg;
 	st->close_deadline_ns = loop_now_ns(st->loop) + STORE_CLOSE_LIMIT_NS;
+	for (unsigned i = 0; i < st->drive_count; i++)
+		slow_end(&st->drive[i].slow);
 	store_close_pump(st);
 }
 

@@ -29,6 +29,7 @@
 struct store;
 struct disk;
 struct buf_pool;
+struct slow_rate;
 
 #define STORE_DRIVES_MAX 16
 #define STORE_SHARDS_MAX 16          /* of a namespace; loops of an array */
@@ -42,6 +43,8 @@ struct store_drive {
 	 * only. NULL: opened by path */
 	struct disk *disk;
 	bool missing;                /* a part of a drive that a degraded set is without */
+	/* of the drive that this is a part of, shared with the others of it; NULL: its own */
+	struct slow_rate *rate;
 };
 
 struct store_opts {
@@ -65,6 +68,8 @@ struct store_opts {
 	/* values stay in a small part of the drives until they are asked for; see policy.h */
 	bool second_touch;
 	unsigned drive_depth;        /* reads in flight, a drive, at most 256; 0: measured */
+	/* values and blocks are read from each drive no faster (slow.h); 0: no limit */
+	uint64_t drive_read_bytes_per_s;
 	uint64_t scrub_bytes;        /* read again a second and drive, at most; 0: no scrub */
 	/* of its size, so much may be written to each drive in any day; 100 is one drive write a
 	 * day; 0: no limit */

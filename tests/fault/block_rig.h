@@ -37,6 +37,7 @@ struct rig_options {
 	uint32_t block_bytes, align_bytes;
 	enum sim_fault fault;
 	uint32_t faults_per_million;         /* of that kind; 0: none */
+	uint64_t read_bytes_per_s;           /* 0: no limit */
 };
 
 struct rig_op {
@@ -84,7 +85,8 @@ static inline int rig_block_open(struct rig *r, unsigned shard, struct store_rep
 {
 	struct block_opts opts = {.size_bytes = r->o.size_bytes, .block_bytes = r->o.block_bytes,
 		.shard = shard, .shard_count = r->o.shards, .uuid = "0123456789abcde",
-		.parts = {.drive_count = r->o.drives}};
+		.parts = {.drive_count = r->o.drives,
+			  .drive_read_bytes_per_s = r->o.read_bytes_per_s}};
 	uint64_t bytes = block_part_bytes(r->o.size_bytes, r->o.shards, r->o.drives);
 	char path[STORE_DRIVES_MAX][32];
 

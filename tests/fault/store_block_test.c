@@ -407,3 +407,22 @@ TEST(a_check_finds_what_is_damaged_and_nothing_in_what_is_whole)
 	expect(lines == 0 && found.superblocks_bad == 0);
 	rig_end(&r);
 }
+
+TEST(blocks_are_read_as_fast_as_the_limit_lets_them_and_none_fails)
+{
+	struct rig_options o = plain(11);
+	uint64_t began;
+	struct rig r;
+
+	o.read_bytes_per_s = 1000000;
+	rig_prepare(&r, &o);
+	rig_open(&r);
+	expect_int(rig_sync(&r, BLOCK_WRITE, 0, 2 * MiB, false), 0);
+	began = sim_now_ns();
+	for (unsigned i = 0; i < 4; i++)               /* all at once, longer than a hang may be */
+		rig_start(&r, &r.op[i], BLOCK_READ, 0, 2 * MiB, false);
+	for (unsigned i = 0; i < 4; i++)
+		expect(rig_wait(&r, &r.op[i]) && r.op[i].res == 0);
+	expect((sim_now_ns() - began) * o.drives * o.shards >= 6 * NS_PER_S);
+	rig_end(&r);
+}
