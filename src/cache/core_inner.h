@@ -9,6 +9,7 @@
 #include "cache/admit.h"
 #include "cache/behind.h"
 #include "cache/core.h"
+#include "cache/evict.h"
 #include "cache/dram.h"
 #include "cache/touch.h"
 
@@ -27,6 +28,7 @@ struct core {
 	uint64_t deadline_ns, lease_ns;
 	struct tier *tier[KVOF_TIER_COUNT];  /* NULL: not there */
 	struct prefix *known;
+	struct evict *evict;               /* of what has a TTL */
 	/* what moves */
 	struct behind *behind;             /* NULL: no DRAM, or nothing below it */
 	bool behind_saves, behind_drops;   /* saves are answered from DRAM; full: dropped */
@@ -37,6 +39,8 @@ struct core {
 	struct { uint64_t key, at_ns; } gone[CORE_GONE];
 	/* open and close */
 	int open_res;
+	char open_why[256];
+	bool flash_ours;                   /* not a test's */
 	bool opened, closing, soon_pending, end_pending;
 	unsigned tiers_open;               /* that close by and by */
 	struct loop_op soon, end;

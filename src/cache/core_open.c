@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Open and close of the cache on one loop, and its counters. Opened are DRAM, flash, arrays, then
- * what moves between them; closed in the other order:
+ * Open and close of the cache on one loop, and its counters. Opened are DRAM, arrays, flash, then
+ * what moves between them. Closed in the other order:
  *
  *   core_close   operations are canceled; behind and touch come to their end (a quarter of a second
  *                at most)
@@ -10,10 +10,12 @@
  * Owned by one loop.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cache/core_inner.h"
+#include "cache/flash.h"
 #include "cache/route.h"
 
 static void core_end(struct loop_op *end, int res);
@@ -98,6 +100,13 @@ void core_stat(const struct core *core, struct kvof_cache_stat *out)
 		out->remote_count = below.devs;
 		out->device_bytes[KVOF_TIER_REMOTE] = below.device_read_bytes;
 	}
+	if (core->flash_ours && core->tier[KVOF_TIER_FLASH] != NULL) {
+		flash_stat(core->tier[KVOF_TIER_FLASH], &below);
+		out->flash_used_bytes = below.used_bytes;
+		out->flash_blocks = below.values;
+		out->flash_evicted = below.evicted;
+		out->device_bytes[KVOF_TIER_FLASH] = below.device_read_bytes;
+	}
 }
 
 /* --- open ------------------------------------------------------------------------------------- */
@@ -106,10 +115,11 @@ static void opened(void *arg, int res, const char *why)
 {
 	struct core *core = arg;
 
-	must(!core->opened);
+	if (core->opened)
+		return;                    /* it failed, and the arrays came all the same */
 	core->opened = true;
 	if (core->open_res != 0)
-		core->events->opened(core->arg, core->open_res, "there is not enough memory");
+		core->events->opened(core->arg, core->open_res, core->open_why);
 	else
 		core->events->opened(core->arg, res, why);
 }
@@ -128,6 +138,8 @@ static void opened_soon(struct loop_op *soon, int res)
 static void core_free(struct core *core)
 {
 	core_move_free(core);
+	if (core->evict != NULL)
+		evict_close(&core->evict);
 	if (core->tier[KVOF_TIER_DRAM] != NULL)
 		dram_close(&core->tier[KVOF_TIER_DRAM]);
 	if (core->known != NULL)
@@ -188,6 +200,25 @@ static int remote_make(struct core *core, const struct core_opts *opts, char why
 	return 0;
 }
 
+static int flash_make(struct core *core, const struct kvof_cache_opts *c)
+{
+	struct flash_opts flash = {
+		.path = c->flash,
+		.path_count = c->flash_count,
+		.cap_bytes = c->flash_bytes,
+		.format = c->flash_format == 1,
+		.part_bytes = core_cut_bytes(c) + FRAME_BYTES,
+	};
+	int rc = flash_open(core->loop, &flash, core->open_why, &core->tier[KVOF_TIER_FLASH]);
+
+	if (rc != 0)
+		return rc;
+	tier_cut_set(core->tier[KVOF_TIER_FLASH], core_cut_bytes(c), layers_equal(c));
+	core->flash_ours = true;
+	core->tiers_open++;
+	return 0;
+}
+
 static void core_init(struct core *core, struct loop *loop, const struct core_opts *opts,
 		      const struct core_events *events, void *arg)
 {
@@ -220,6 +251,8 @@ int core_open(struct loop *loop, const struct core_opts *opts, const struct core
 		return -ENOMEM;
 	core_init(core, loop, opts, events, arg);
 	rc = prefix_open(&known, &core->known);
+	if (rc == 0)
+		rc = evict_open(loop, core, core->known, &core->evict);
 	if (rc == 0 && c->dram_bytes > 0)
 		rc = dram_make(core, c);
 	if (rc == 0 && (c->target != NULL || c->target_count > 0))
@@ -229,9 +262,14 @@ int core_open(struct loop *loop, const struct core_opts *opts, const struct core
 		return rc;
 	}
 	/* what is open closes by and by: a failure from here on is told by opened() */
-	core->open_res = core_move_open(core, c);
+	if (c->flash_count > 0)
+		core->open_res = flash_make(core, c);
+	if (core->open_res == 0)
+		core->open_res = core_move_open(core, c);
+	if (core->open_res == -ENOMEM && core->open_why[0] == '\0')
+		snprintf(core->open_why, sizeof(core->open_why), "there is not enough memory");
 	*out = core;
-	if (core->tier[KVOF_TIER_REMOTE] == NULL) {
+	if (core->tier[KVOF_TIER_REMOTE] == NULL || core->open_res != 0) {
 		core->soon_pending = true;
 		core->soon = (struct loop_op){.done = opened_soon};
 		loop_soon(loop, &core->soon, 0);
@@ -251,6 +289,15 @@ static void core_end(struct loop_op *end, int res)
 	closed(arg);
 }
 
+static void flash_gone(void *arg)
+{
+	struct core *core = arg;
+
+	core->tier[KVOF_TIER_FLASH] = NULL;
+	core->tiers_open--;
+	core_close_check(core);
+}
+
 static void remote_gone(void *arg)
 {
 	struct core *core = arg;
@@ -262,10 +309,13 @@ static void remote_gone(void *arg)
 
 void core_tiers_close(struct core *core)
 {
-	struct tier *remote = core->tier[KVOF_TIER_REMOTE];
+	struct tier *remote = core->tier[KVOF_TIER_REMOTE], *flash = core->tier[KVOF_TIER_FLASH];
 
-	if (remote != NULL)                /* its operations know it until it is closed */
+	/* operations know their tier until it is closed */
+	if (remote != NULL)
 		route_close(&remote, remote_gone, core);
+	if (core->flash_ours)
+		flash_close(&flash, flash_gone, core);
 	core_close_check(core);
 }
 
@@ -277,6 +327,7 @@ void core_close(struct core **corep, void (*closed)(void *arg), void *arg)
 	loop_must_own(core->loop);
 	must(!core->closing);
 	core->closing = true;
+	evict_stop(core->evict);
 	core->closed = closed;
 	core->closed_arg = arg;
 	core_cancel_all(core);
