@@ -615,7 +615,7 @@ static int set_begin(struct array *a, char why[512])
 		rc = set_open(&a->opts.set, a->set_loop, &a->set, &a->report);
 	if (rc == 0)
 		return 0;
-	snprintf(why, 512, "%s%s", a->report.text, rc == -EPROTO ? " (--format)" : "");
+	snprintf(why, 512, "%s", a->report.text);
 	return failed(rc, why);
 }
 
@@ -1013,11 +1013,14 @@ int array_subsys_create(struct array *a, const char *nqn, const char *const *hos
 	int rc = set_subsys_create(a->set, nqn, &number, said);
 
 	why[0] = '\0';
-	if (rc == 0 && host_count > 0)
+	if (rc == 0 && host_count > 0) {
 		rc = set_subsys_hosts(a->set, number, host, host_count, said);
+		if (rc != 0)
+			(void)set_subsys_remove(a->set, number, (char[256]){0});
+	}
 	if (rc != 0) {
 		snprintf(why, 512, "%s", said);
-		return failed(rc, why);
+		return rc == -ENOSPC ? CMD_REFUSED : failed(rc, why);
 	}
 	snprintf(s.opts.nqn, sizeof(s.opts.nqn), "%s", nqn);
 	s.opts.host = host_count > 0 ? host : a->opts.host;

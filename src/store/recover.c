@@ -180,8 +180,9 @@ static int found_refuse(struct opening *o, const struct found *f)
 		return fail(o, -EPROTO, "drive %s: superblock version is newer than %u; use a "
 			    "newer kvof, or format", path_of(f), FMT_VERSION);
 	case FMT_SUPER_DAMAGED:
-		return fail(o, -EPROTO, "drive %s: both superblocks are damaged (checksum); format "
-			    "to start anew", path_of(f));
+		return fail(o, -EPROTO, "drive %s: both superblocks are damaged (checksum); %s",
+			    path_of(f), o->st->opts.drive_count > 1 ?
+			    "open degraded to go on without it" : "format to start anew");
 	default:
 		return 0;
 	}

@@ -167,18 +167,34 @@ static int members_open(struct opening *o)
 	return 0;
 }
 
+/* Another drive that is good: then to format is not the way out, all of it would be lost. */
+static bool others_good(const struct set *s, const struct member *m)
+{
+	bool good = false;
+
+	for (unsigned i = 0; i < s->drive_count; i++)
+		good |= &s->member[i] != m && s->member[i].disk != NULL &&
+			s->member[i].verdict == FMT_SUPER_OK;
+	return good;
+}
+
 static int member_refuse(struct opening *o, const struct member *m)
 {
+	bool good = others_good(o->set, m);
+
 	switch (m->verdict) {
 	case FMT_SUPER_FOREIGN:
 		return fail(o, -EPROTO, "drive %s: holds data that is not kvof's (first 128 KiB "
-			    "not zero); format to overwrite it", m->path);
+			    "not zero); %s", m->path, good ? "give the drive of the set" :
+			    "format to overwrite it (--format)");
 	case FMT_SUPER_NEWER:
 		return fail(o, -EPROTO, "drive %s: superblock version is newer than %u; use a "
-			    "newer kvof, or format", m->path, CATALOG_VERSION);
+			    "newer kvof%s", m->path, CATALOG_VERSION,
+			    good ? "" : ", or format (--format)");
 	case FMT_SUPER_DAMAGED:
-		return fail(o, -EPROTO, "drive %s: both superblocks are damaged (checksum); format "
-			    "to start anew", m->path);
+		return fail(o, -EPROTO, "drive %s: both superblocks are damaged (checksum); %s",
+			    m->path, good ? "open degraded (--degraded) to go on without it" :
+			    "format to start anew (--format)");
 	default:
 		return 0;
 	}
@@ -395,14 +411,16 @@ static int catalogs_read(struct opening *o)
 			continue;
 		if (!o->opts->degraded)
 			return fail(o, -EPROTO, "drive %s: all of its catalogs are damaged "
-				    "(checksum); open degraded to go on without it, or format",
-				    m->path);
+				    "(checksum); %s", m->path, others_good(s, m) ?
+				    "open degraded (--degraded) to go on without it" :
+				    "format to start anew (--format)");
 		log_warn("set drive %s: no catalog can be read; opened without it", m->path);
 		member_leave(m);
 		s->drive[i] = NULL;
 	}
 	if (o->best_of == NULL)
-		return fail(o, -EPROTO, "no catalog of the set can be read; format to start anew");
+		return fail(o, -EPROTO, "no catalog of the set can be read; format to start "
+			    "anew (--format)");
 	s->catalog = *o->best;
 	return 0;
 }
@@ -441,8 +459,9 @@ static bool slabs_agree(const struct set *s, const struct member *m)
 static int drive_distrust(struct opening *o, struct member *m, const char *what)
 {
 	if (!o->opts->degraded)
-		return fail(o, -EPROTO, "drive %s: %s; open degraded to go on without it, or "
-			    "replace it by a blank one", m->path, what);
+		return fail(o, -EPROTO, "drive %s: %s; open degraded (--degraded) to go on "
+			    "without it, or give a blank one in its place (--replace)", m->path,
+			    what);
 	log_warn("set drive %s: %s; opened without it", m->path, what);
 	o->set->drive[m->label.drive] = NULL;
 	member_leave(m);
@@ -676,6 +695,14 @@ static int open_known(struct opening *o)
 	rc = set_commit(s);
 	if (rc != 0)
 		return fail(o, rc, "the catalog can't be written on any drive");
+	/* Its label says "joining" until it has a catalog: the next open takes it for blank. */
+#ifndef KVOF_PLANT_HALF_JOINED
+	for (unsigned i = 0; i < s->drive_count; i++) {
+		if (s->drive[i] != NULL && s->drive[i]->broken && s->drive[i]->blank)
+			return fail(o, -EIO, "drive %s: can't take the place of drive %u: its "
+				    "catalog can't be written", s->drive[i]->path, i);
+	}
+#endif
 	return labels_settle(o);
 }
 

@@ -23,6 +23,11 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLANTS = {
     # plant: (test program, test)
+    'lands_unchecked': (
+        'tests/unit/cache_values_test', 'no_part_lands_before_its_bytes_are_checked'),
+    'lanes_shared': (
+        'tests/unit/cache_values_test',
+        'a_device_that_answers_nothing_holds_nobody_up_at_the_others'),
     'footer_before_data': (
         'tests/fault/store_crash_test',
         'a_power_cut_at_every_write_loses_nothing_that_was_flushed'),
@@ -68,6 +73,9 @@ PLANTS = {
     'part_id_of_its_number': (
         'tests/unit/store_set_test',
         'what_a_removed_namespace_held_is_not_seen_by_the_next_in_its_place'),
+    'half_joined': (
+        'tests/unit/store_set_test',
+        'a_replacement_that_fails_on_the_way_can_be_tried_again'),
     'block_slot_stale': (
         'tests/fault/store_block_test', 'what_is_read_is_what_was_written_last'),
     'block_flush_left_out': (
@@ -144,6 +152,13 @@ PLANTS = {
         'tests/unit/wire_tcp_ctrl_test', 'other_traffic_does_not_excuse_data_that_does_not_come'),
     'wire_range_unchecked': (
         'tests/unit/nvme_tcp_pdu_test', 'c2h_data_lands_only_inside_the_buffer_and_in_order'),
+    'plain_cancel_unheard': (
+        'tests/unit/loop_plain_test', 'a_number_that_another_file_has_now_is_watched_anew'),
+    'plain_end_lost': (
+        'tests/unit/loop_plain_test', 'streams_give_all_their_bytes_and_then_their_end'),
+    'plain_number_kept': (
+        'tests/unit/loop_plain_test',
+        'a_sock_that_a_child_still_holds_does_not_disturb_the_next_with_its_number'),
     'identity_not_compared': (
         'tests/unit/cache_core_test',
         'a_value_of_another_block_under_this_key_is_a_miss_with_reason_identity'),

@@ -473,6 +473,27 @@ def refusals(d):
         assert got.returncode == 3 and len(got.stderr.strip().splitlines()) == 1, got
 
 
+@case('a ninth subsystem, a 65th host and a 65th namespace are refused alike, and nothing of them stays')
+def limits(d):
+    with Served(d, '--kv', '64MiB') as a:
+        hosts = [x for i in range(60) for x in ('--allow-host', f'nqn.2026-11.io.kvof:host{i}')]
+        a.json('subsys', 'create', 'nqn.2026-11.io.kvof:many', *hosts)
+        before = a.json('subsys', 'ls')
+        more = [x for i in range(60, 65) for x in ('--allow-host', f'nqn.2026-11.io.kvof:host{i}')]
+        a.refused(4, ['64 hosts'], 'subsys', 'create', 'nqn.2026-11.io.kvof:more', *more)
+        assert a.json('subsys', 'ls') == before
+        for i in range(6):
+            a.json('subsys', 'create', f'nqn.2026-11.io.kvof:n{i}')
+        before = a.json('subsys', 'ls')
+        a.refused(4, ['8 subsystems'], 'subsys', 'create', 'nqn.2026-11.io.kvof:ninth')
+        assert a.json('subsys', 'ls') == before
+        for _ in range(63):
+            a.json('ns', 'create', '--kind', 'block', '--size', '4MiB')
+        before = a.json('ns', 'ls')
+        a.refused(4, ['64 namespaces'], 'ns', 'create', '--kind', 'block', '--size', '4MiB')
+        assert a.json('ns', 'ls') == before
+
+
 @case('hostile bytes on the control socket get one clear error and harm nothing')
 def hostile(d):
     with Served(d) as a:

@@ -463,3 +463,57 @@ TEST(a_store_over_whole_drives_is_shown_as_one_namespace_that_takes_no_other)
 	expect(set_was_made(r.set));
 	set_rig_end(&r);
 }
+
+/* A flush that fails once makes the catalog of its drive fail. */
+TEST(a_replacement_that_fails_on_the_way_can_be_tried_again)
+{
+	unsigned failed = 0, good = 0;
+
+	for (uint64_t n = 1; n < 12; n++) {
+		struct set_rig r;
+		uint64_t hits;
+		uint32_t id;
+		int rc;
+
+		set_rig_begin(&r, n, 2, 32 * MiB);
+		expect_int(set_rig_open(&r), 0);
+		id = set_rig_kv(&r, 0);
+		set_rig_close(&r);
+		r.opts.drive[1] = (struct store_drive){.path = "fresh", .bytes = 32 * MiB};
+		r.opts.replace = true;
+		hits = sim_fault_hits(SIM_DISK_FLUSH_EIO);
+		sim_fault_at(SIM_DISK_FLUSH_EIO, n);
+		rc = set_rig_open(&r);
+		hits = sim_fault_hits(SIM_DISK_FLUSH_EIO) - hits;
+		failed += rc != 0;
+		good += rc == 0;
+		if (rc == 0)
+			set_rig_close(&r);
+		if (hits == 0)
+			sim_fault_at(SIM_DISK_FLUSH_EIO, UINT32_MAX);
+		rc = set_rig_open(&r);
+		if (rc != 0)
+			fail_msg("flush %u: %s", (unsigned)n, r.report.text);
+		expect_int(set_rig_store(&r, id, 0), 0);
+		expect_int(rig_stat(&r.g).drives_failed, 0);
+		set_rig_end(&r);
+	}
+	expect(failed > 2 && good > 2);
+}
+
+TEST(what_to_do_about_a_damaged_drive_loses_nothing_of_the_others)
+{
+	struct set_rig r;
+	uint64_t bytes;
+	uint8_t *medium;
+
+	made(&r, 2);
+	medium = sim_disk_bytes("drive1", &bytes);
+	medium[100] ^= 1;
+	medium[bytes - 4096 + 100] ^= 1;
+	refused(&r, -EPROTO, "--degraded");
+	expect(strstr(r.report.text, "format") == NULL);
+	r.opts.degraded = true;
+	expect_int(set_rig_open(&r), 0);
+	set_rig_end(&r);
+}
