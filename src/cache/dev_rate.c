@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bandwidth is taken over windows: from the first read on an idle device, or from the end of the
- * window before, until enough has come. A window that began idle contains one latency, which is
- * taken out of it; so a single read in flight shows the device's bandwidth and not its own pace.
+ * Bandwidth is taken over windows of busy time, until enough has come. Each read that found the
+ * device idle contains one latency, which is taken out of it; so a single read in flight shows the
+ * device's bandwidth and not its own pace.
  *
  * Invariant: queued_bytes is the sum over marks that have begun and not ended.
  */
@@ -13,6 +13,7 @@
 
 #define RATE_NEW_PART 4u                   /* a sample counts for a quarter */
 #define RATE_TOOK_NS_MIN 1000u
+#define RATE_MOVING_PART 8u                /* of a window, at least, was the moving of bytes */
 
 static uint64_t averaged(uint64_t old, uint64_t sample)
 {
@@ -27,27 +28,24 @@ void dev_rate_begin(struct dev_rate *r, struct dev_rate_mark *m, uint32_t bytes,
 {
 	*m = (struct dev_rate_mark){now_ns, bytes, r->queued == 0, true};
 	if (r->queued == 0) {
-		r->last_ns = r->window_ns = now_ns;
-		r->window_bytes = 0;
-		r->window_idle = true;
+		r->last_ns = r->busy_since_ns = now_ns;
+		r->window_idles++;
 	}
 	r->queued++;
 	r->queued_bytes += bytes;
 }
 
-static void window_close(struct dev_rate *r, uint64_t now_ns)
+static void window_close(struct dev_rate *r)
 {
-	uint64_t took = now_ns - r->window_ns;
+	uint64_t waiting = r->window_idles * r->latency_ns;
+	uint64_t most = r->window_ns - r->window_ns / RATE_MOVING_PART;
+	uint64_t moving = r->window_ns - bytes_min(waiting, most);
 
-	if (r->window_idle)
-		took -= bytes_min(took, r->latency_ns);
-	if (took < RATE_TOOK_NS_MIN)
-		took = RATE_TOOK_NS_MIN;
+	if (moving < RATE_TOOK_NS_MIN)
+		moving = RATE_TOOK_NS_MIN;
 	r->bytes_per_s = averaged(r->bytes_per_s,
-				  (uint64_t)((double)r->window_bytes * 1e9 / (double)took));
-	r->window_ns = now_ns;
-	r->window_bytes = 0;
-	r->window_idle = false;
+				  (uint64_t)((double)r->window_bytes * 1e9 / (double)moving));
+	r->window_ns = r->window_bytes = r->window_idles = 0;
 }
 
 void dev_rate_end(struct dev_rate *r, const struct dev_rate_mark *m, enum dev_rate_end how,
@@ -70,9 +68,11 @@ void dev_rate_end(struct dev_rate *r, const struct dev_rate_mark *m, enum dev_ra
 	if (m->idle && moved_bytes <= DEV_RATE_SMALL_BYTES)
 		r->latency_ns = averaged(r->latency_ns, took);
 	r->window_bytes += moved_bytes;
+	r->window_ns += now_ns - r->busy_since_ns;
+	r->busy_since_ns = now_ns;
 	if (r->window_bytes >= DEV_RATE_WINDOW_BYTES ||
-	    (r->window_bytes > DEV_RATE_SMALL_BYTES && now_ns - r->window_ns >= DEV_RATE_WINDOW_NS))
-		window_close(r, now_ns);
+	    (r->window_bytes > DEV_RATE_SMALL_BYTES && r->window_ns >= DEV_RATE_WINDOW_NS))
+		window_close(r);
 }
 
 uint64_t dev_rate_latency_ns(const struct dev_rate *r, uint64_t now_ns)

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define DEV_RATE_SMALL_BYTES (64u << 10)   /* a read up to this tells the latency */
+#define DEV_RATE_SMALL_BYTES (16u << 10)   /* a read up to this tells the latency */
 #define DEV_RATE_WINDOW_BYTES (1u << 20)   /* so much, or so long, makes a sample of bandwidth */
 #define DEV_RATE_WINDOW_NS 20000000u
 
@@ -22,9 +22,9 @@ struct dev_rate {
 	uint64_t queued_bytes;             /* asked for and not there yet */
 	uint32_t queued;
 	uint64_t last_ns;                  /* a read ended, or the first of many began */
-	/* the window of bandwidth */
-	uint64_t window_ns, window_bytes;
-	bool window_idle;                  /* it began with an idle device */
+	/* the window of bandwidth: busy time only */
+	uint64_t busy_since_ns, window_ns, window_bytes;
+	uint32_t window_idles;             /* reads in it that found the device idle */
 };
 
 /* What a read has to remember until it ends. */

@@ -76,7 +76,7 @@ static struct dev_store *self(const struct dev *dev)
 
 /* --- answers ---------------------------------------------------------------------------------- */
 
-/* Lies in the operation's own room: an answer outlives the flight, and comes on a turn of its own. */
+/* Lies in the operation's own room: an answer outlives its flight, and has a turn of its own. */
 struct ticket {
 	struct loop_op soon;
 	struct host_op *op;
