@@ -169,6 +169,8 @@ PLANTS = {
     'head_evicted_first': (
         'tests/unit/cache_core_test',
         'a_load_of_a_prefix_keeps_its_head_longest_whatever_order_it_came_in'),
+    'promotion_by_scan': (
+        'tests/unit/cache_core_walk_test', 'a_scan_promotes_nothing_once_dram_is_full'),
     'lease_not_honoured': (
         'tests/unit/cache_core_test', 'what_match_found_in_dram_stays_until_the_lease_ends'),
 }

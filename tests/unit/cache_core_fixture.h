@@ -33,6 +33,7 @@ struct fix {
 	struct cache_batch *posted;
 	struct tier *flash;                /* of the test; NULL: none */
 	unsigned stored[KVOF_TIER_COUNT], removed[KVOF_TIER_COUNT];  /* events */
+	uint32_t admission;                /* beside the options', which want a flash to go with */
 	uint32_t flags;                    /* of batches submitted from now on */
 };
 
@@ -147,6 +148,7 @@ static int fix_open(void)
 	char why[256];
 
 	expect_int(core_opts_check(&fix.opts, why), 0);
+	fix.opts.admission |= fix.admission;
 	expect_int(identity_make(&fix.opts, why, &fix.identity), 0);
 	expect_int(loop_open(&opts, &fix.loop), 0);
 	fix_post(NULL, 0, fix_open_run);
@@ -315,7 +317,7 @@ static uint32_t fix_match(const uint32_t *n, uint32_t count, uint64_t deadline_n
 }
 
 /* Key of a value of block n, as it lies on the array. */
-static struct kv_key fix_key(uint32_t n, uint32_t index, uint32_t count)
+static inline struct kv_key fix_key(uint32_t n, uint32_t index, uint32_t count)
 {
 	struct kvof_id block = fix_id(n), part;
 
