@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which rates are believed: a tier's as it has measured itself, the engine's as it was told and then
+ * Which rates are believed: a tier's as it measured itself, the engine's as it was told and then
  * corrected by what it reports. Arithmetic only; one owner.
  *
  * The engine's rate is a line over the position. What is told gives its shape; each report scales

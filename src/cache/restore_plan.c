@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is loaded, what is handed to the engine, and when. place.c has the arithmetic of a whole
+ * split; here it is applied to a request under way, again and again, so that a wrong guess costs
+ * little.
+ *
+ *   PREFIX  k is chosen once: at begin when the tiers have been measured, else after the first
+ *           parts have come (or not: then nothing is loaded). [0, goal) shrinks when the rest of it
+ *           can't come by the deadline, so that what does come is whole blocks from the front
+ *   ENDS    nothing is chosen. A load begins if it will have come before the engine would be there.
+ *           A block is handed out if the engine computes it sooner than all loads still to come
+ *           end. Where they meet, the engine waits for a load only if that is sooner than computing
+ *
+ * Owned by one loop.
+ */
+#include "cache/restore_inner.h"
+
+#define PLAN_DRAM_BYTES_PER_S (4 * GiB)    /* until it has measured itself */
+#define PLAN_DRAM_LATENCY_NS 50000
+#define PLAN_FAST_BYTES_PER_S (1024 * GiB)
+#define PLAN_SCAN_BLOCKS 2048              /* looked up in one turn */
+#define PLAN_PROBE_SHARE 50                /* of the time to compute all, and of the deadline */
+#define PLAN_PROBE_BLOCKS 2                /* begun by ENDS in a tier that is not known */
+#define PLAN_FLIGHT_NS (20 * NS_PER_MS)    /* so much of a tier's work may be in flight */
+#define PLAN_FLIGHT_MIN (8 * MiB)
+#define PLAN_FLIGHT_UNKNOWN (32 * MiB)
+#define PLAN_GRACE_SHARE 8                 /* of the deadline, before anything is given up */
+#define PLAN_SILENCE_SHARE 3               /* of it, for a tier that has never answered */
+#define PLAN_LOOK_NS NS_PER_MS             /* shortest time between two looks */
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* --- rates ------------------------------------------------------------------------------------ */
+
+static struct tier *tier_at(const struct restore *r, unsigned number)
+{
+	return r->opts.ops->tier(r->opts.arg, number);
+}
+
+void plan_speeds(struct restore *r)
+{
+	static const struct kvof_id any;
+
+	for (unsigned i = 1; i < PLACE_TIERS; i++) {
+		struct tier *t = tier_at(r, i);
+		struct tier_speed s = {.live = true};
+
+		r->speed[i] = (struct place_tier){0};
+		r->known[i] = true;
+		r->heard[i] = false;
+		if (t == NULL)
+			continue;
+		if (t->ops->speed != NULL)
+			t->ops->speed(t, &any, &s);
+		r->known[i] = speed_tier_now(&s, &r->speed[i]);
+		r->heard[i] = s.samples > 0;
+		if (!r->known[i] && i == KVOF_TIER_DRAM) {
+			r->known[i] = true;
+			r->speed[i] = (struct place_tier){PLAN_DRAM_LATENCY_NS,
+							  PLAN_DRAM_BYTES_PER_S, 0};
+		}
+		if (i != KVOF_TIER_DRAM)
+			r->speed[i].queued_bytes = later(r->speed[i].queued_bytes,
+							 r->tier_staged[i]);
+	}
+}
+
+/* As this request sees a tier: the queue is that of others. */
+static struct place_tier tier_seen(const struct request *req, unsigned number)
+{
+	struct place_tier t = req->restore->speed[number];
+
+	if (!req->restore->known[number])  /* it answers, how fast is not clear yet; or is silent */
+		t.bytes_per_s = req->restore->heard[number] ? PLAN_FAST_BYTES_PER_S : 0;
+	t.queued_bytes -= bytes_min(t.queued_bytes, req->staged_bytes);
+	return t;
+}
+
+static struct place_engine engine_now(const struct request *req)
+{
+	return speed_engine_now(&req->engine);
+}
+
+static bool engine_known(const struct request *req)
+{
+	struct place_engine e = engine_now(req);
+
+	return (req->opts.flags & KVOF_RESTORE_LOAD_ALL) == 0 && (e.token_ps > 0 || e.slope_ps > 0);
+}
+
+static uint64_t compute_ns(const struct request *req, uint32_t first, uint32_t count)
+{
+	struct place_engine e = engine_now(req);
+	uint64_t tokens = req->restore->opts.block_tokens;
+
+	return place_engine_ns(&e, (struct place_span){first * tokens, count * tokens});
+}
+
+/* Every tier that a block still has to come from is known. */
+static bool tiers_known(const struct request *req)
+{
+	for (unsigned i = 1; i < PLACE_TIERS; i++)
+		if (req->want_bytes[i] + req->open_bytes[i] > 0 && !req->restore->known[i])
+			return false;
+	return true;
+}
+
+/* Until these bytes of each tier have landed. */
+static uint64_t load_ns(const struct request *req, const uint64_t bytes[PLACE_TIERS])
+{
+	uint64_t ns = 0;
+
+	for (unsigned i = 1; i < PLACE_TIERS; i++) {
+		struct place_tier t = tier_seen(req, i);
+
+		ns = later(ns, place_tier_ns(&t, bytes[i]));
+	}
+	return ns;
+}
+
+static uint64_t left_ns(const struct request *req)
+{
+	uint64_t bytes[PLACE_TIERS];
+
+	for (unsigned i = 0; i < PLACE_TIERS; i++)
+		bytes[i] = req->want_bytes[i] + req->open_bytes[i];
+	return load_ns(req, bytes);
+}
+
+uint64_t plan_expect_ns(struct request *req, unsigned tier, uint64_t bytes, uint64_t *queue_ns)
+{
+	const struct place_tier *t = &req->restore->speed[tier];
+
+	*queue_ns = 0;
+	if (!req->restore->known[tier] || t->bytes_per_s == 0)
+		return 0;
+	*queue_ns = t->queued_bytes > 0 ? place_tier_ns(t, 1) - bytes_min(t->latency_ns,
+		place_tier_ns(t, 1)) : 0;
+	return request_now(req) + place_tier_ns(t, bytes);
+}
+
+uint64_t plan_flight_bytes(const struct request *req)
+{
+	uint64_t most = 0;
+
+	if (req->state == REQ_PROBING)
+		return PLAN_FLIGHT_MIN;
+	for (unsigned i = KVOF_TIER_DRAM + 1; i < PLACE_TIERS; i++) {
+		const struct place_tier *t = &req->restore->speed[i];
+
+		if (!req->restore->known[i])
+			most = later(most, PLAN_FLIGHT_UNKNOWN);
+		else
+			most = later(most, (uint64_t)((double)t->bytes_per_s / 1e9 * (double)
+						      (PLAN_FLIGHT_NS + 2 * t->latency_ns)));
+	}
+	return later(most, PLAN_FLIGHT_MIN);
+}
+
+/* --- where blocks are ------------------------------------------------------------------------- */
+
+static uint8_t tier_guess(const struct restore *r, const struct kvof_id *id)
+{
+	unsigned last = 0;
+
+	if (r->opts.ops->expired(r->opts.arg, id))
+		return 0;
+	for (unsigned i = r->opts.ops->tier_next(r->opts.arg, 0); i != 0;
+	     i = r->opts.ops->tier_next(r->opts.arg, i)) {
+		struct tier *t = tier_at(r, i);
+
+		if (t == NULL)
+			continue;
+		if (t->ops->has(t, id))
+			return (uint8_t)i;
+		if (i != KVOF_TIER_DRAM)
+			last = i;          /* it may have it all the same; the farthest counts */
+	}
+	return (uint8_t)last;
+}
+
+static uint64_t probe_ns(const struct request *req)
+{
+	uint64_t all = compute_ns(req, 0, req->n);
+	uint64_t most = (req->deadline_ns - req->begin_ns) / PLAN_PROBE_SHARE;
+
+	return req->begin_ns + (engine_known(req) ? bytes_min(all / PLAN_PROBE_SHARE, most) : most);
+}
+
+static void scan(struct request *req)
+{
+	uint32_t end = req->n - req->scan_at < PLAN_SCAN_BLOCKS ? req->n :
+		       req->scan_at + PLAN_SCAN_BLOCKS;
+
+	for (; req->scan_at < end; req->scan_at++) {
+		struct rblock *b = &req->block[req->scan_at];
+		uint8_t tier = tier_guess(req->restore, &b->id);
+
+		req->tier_of[req->scan_at] = tier;
+		req->want_bytes[tier] += b->bytes;
+	}
+	if (end < req->n) {
+		restore_soon(req->restore);
+		return;
+	}
+	req->probe_ns = probe_ns(req);
+	request_wake_at(req, req->probe_ns);
+	request_go(req, request_prefix(req) ? REQ_PROBING : REQ_LOADING);
+}
+
+/* --- PREFIX ----------------------------------------------------------------------------------- */
+
+static void place_fill(const struct request *req, struct place *p)
+{
+	uint64_t bytes = 0;
+
+	*p = (struct place){
+		.engine = (req->opts.flags & KVOF_RESTORE_LOAD_ALL) != 0 ?
+			  (struct place_engine){0} : engine_now(req),
+		.tier_of = req->tier_of,
+		.block_count = req->n,
+		.block_tokens = req->restore->opts.block_tokens,
+		.suffix_tokens = req->opts.suffix_tokens,
+		.layer_count = req->layer_count,
+	};
+	for (unsigned i = 1; i < PLACE_TIERS; i++) {
+		p->tier[i] = tier_seen(req, i);
+		bytes += req->want_bytes[i] + req->open_bytes[i];
+	}
+	p->block_bytes = bytes / req->n + 1;
+}
+
+/* The most blocks that come by the deadline, of the first k. */
+static uint32_t prefix_in_time(const struct request *req, const struct place *p, uint32_t k)
+{
+	uint64_t left = req->deadline_ns - bytes_min(request_now(req), req->deadline_ns);
+	uint32_t low = 0;
+
+	while (low < k) {
+		uint32_t middle = low + (k - low + 1) / 2;
+
+		if (place_load_ns(p, (struct place_blocks){0, middle}) <= left)
+			low = middle;
+		else
+			k = middle - 1;
+	}
+	return low;
+}
+
+static void prefix_choose(struct request *req)
+{
+	bool split = engine_known(req), known = tiers_known(req);
+	struct place p;
+	uint32_t k;
+
+	if (split && !known && request_now(req) < req->probe_ns)
+		return;
+	place_fill(req, &p);
+	for (unsigned i = 1; i < PLACE_TIERS; i++)
+		if (!req->restore->known[i])     /* silent until now: not worth waiting for */
+			p.tier[i].bytes_per_s = split ? 0 : 1;
+	k = place_prefix(&p);
+	if (known)
+		k = prefix_in_time(req, &p, k);
+	req->trace.split = k;
+	request_go(req, REQ_LOADING);
+	if (k < req->n && req->tier_of[k] == KVOF_TIER_NONE) {
+		req->restore->opts.ops->failed(req->restore->opts.arg, KVOF_ABSENT);
+		request_shrink(req, k, KVOF_ABSENT);
+	} else {
+		request_shrink(req, k, KVOF_OK);
+	}
+	request_dirty(req);
+}
+
+/* Gives up the tail that can't be there by the deadline. */
+static void goal_fit(struct request *req)
+{
+	uint64_t now = request_now(req), bytes[PLACE_TIERS];
+	uint64_t left = req->deadline_ns - bytes_min(now, req->deadline_ns);
+	uint64_t past = now - req->begin_ns, whole = req->deadline_ns - req->begin_ns;
+	uint32_t goal = req->goal;
+
+	if (past < whole / PLAN_GRACE_SHARE || left_ns(req) <= left + left / 4)
+		return;
+	/* a tier of which nothing is known gets more time, but not all of it */
+	if (!tiers_known(req) && past < whole / PLAN_SILENCE_SHARE)
+		return;
+	for (unsigned i = 0; i < PLACE_TIERS; i++)
+		bytes[i] = req->want_bytes[i] + req->open_bytes[i];
+	while (goal > 0 && load_ns(req, bytes) > left) {
+		const struct rblock *b = &req->block[--goal];
+
+		if (b->state == RB_WANTED)
+			bytes[req->tier_of[goal]] -= b->bytes;
+		else if (b->state == RB_LOADING)
+			bytes[req->slot[b->slot].tier] -= req->slot[b->slot].open_bytes;
+	}
+	request_shrink(req, goal, KVOF_LATE);
+}
+
+void plan_update(struct request *req)
+{
+	uint64_t now = request_now(req);
+
+	if (req->state == REQ_SCANNING)
+		scan(req);
+	if (req->state == REQ_PROBING)
+		prefix_choose(req);
+	if (req->state != REQ_LOADING || !request_prefix(req))
+		return;
+	goal_fit(req);
+	load_layers_tell(req);
+	if (req->state == REQ_LOADING && now < req->deadline_ns && !loop_timer_is_set(&req->wake))
+		request_wake_at(req, now + (req->deadline_ns - now) / PLAN_GRACE_SHARE +
+				PLAN_LOOK_NS);
+}
+
+/* --- ENDS ------------------------------------------------------------------------------------- */
+
+/* When the engine would have computed the block, and all before it, from now. */
+static uint64_t arrival_ns(const struct request *req, uint32_t block)
+{
+	uint64_t now = request_now(req), busy = later(req->engine_free_ns, now) - now;
+
+	return block < req->lead ? busy : busy + compute_ns(req, req->lead, block - req->lead + 1);
+}
+
+bool plan_begins(struct request *req, uint32_t block)
+{
+	const struct restore *r = req->restore;
+	unsigned tier = req->tier_of[block];
+	uint64_t landing;
+
+	if (tier == KVOF_TIER_NONE || !engine_known(req))
+		return true;
+	if (!r->known[tier])
+		return req->open < PLAN_PROBE_BLOCKS;
+	landing = place_tier_ns(&r->speed[tier], req->block[block].bytes);
+	return landing <= arrival_ns(req, block) && request_now(req) + landing <= req->deadline_ns;
+}
+
+static void step_set(struct kvof_restore_step *out, enum kvof_restore_act act, uint32_t first,
+		     uint32_t count)
+{
+	out->act = act;
+	out->first = first;
+	out->count = count;
+}
+
+/* From the first missing block on; the rest of the step as long as it is sooner than loading. */
+static void hand_out(struct request *req, struct kvof_restore_step *out, bool all)
+{
+	uint32_t first = req->lead, most = req->opts.step_blocks > 0 ? req->opts.step_blocks : 1;
+	uint64_t bytes[PLACE_TIERS];
+	uint32_t count = 0;
+
+	for (unsigned i = 0; i < PLACE_TIERS; i++)
+		bytes[i] = req->want_bytes[i] + req->open_bytes[i];
+	while (count < most && first + count < req->n) {
+		enum rblock_state state = req->block[first + count].state;
+
+		if (state != RB_WANTED && state != RB_FAILED)
+			break;
+		if (count > 0 && state == RB_WANTED && !all &&
+		    compute_ns(req, first, count + 1) > load_ns(req, bytes))
+			break;
+		if (state == RB_WANTED)    /* it would be loaded last */
+			bytes[req->tier_of[first + count]] -= req->block[first + count].bytes;
+		count++;
+	}
+	must(count > 0);
+	step_set(out, KVOF_STEP_COMPUTE, first, count);
+}
+
+static void wait_at_most(struct request *req, struct kvof_restore_step *out, uint64_t ns)
+{
+	step_set(out, KVOF_STEP_WAIT, 0, 0);
+	request_wake_at(req, request_now(req) + later(ns, PLAN_LOOK_NS / 10));
+}
+
+/* One block of the engine; a rate that was only told may be off by a third. */
+static uint64_t block_compute_ns(const struct request *req, uint32_t block)
+{
+	uint64_t ns = compute_ns(req, block, 1);
+
+	return speed_engine_measured(&req->engine) ? ns : ns + ns / 3;
+}
+
+/* The first missing block is not under way. */
+static void decide_wanted(struct request *req, struct kvof_restore_step *out)
+{
+	uint64_t now = request_now(req), load = left_ns(req);
+	uint64_t compute = block_compute_ns(req, req->lead);
+
+	if (!engine_known(req) && req->tier_of[req->lead] != KVOF_TIER_NONE &&
+	    (!tiers_known(req) || load < PLACE_NEVER_NS)) {
+		wait_at_most(req, out, NS_PER_S);
+	} else if (!tiers_known(req)) {
+		if (now < req->probe_ns)
+			wait_at_most(req, out, req->probe_ns - now);
+		else
+			hand_out(req, out, false);
+	} else if (compute <= load) {
+		hand_out(req, out, false);
+	} else {
+		wait_at_most(req, out, load);
+	}
+}
+
+/* The first missing block is under way: they have met. */
+static void decide_loading(struct request *req, struct kvof_restore_step *out)
+{
+	struct rslot *s = &req->slot[req->block[req->lead].slot];
+	uint64_t now = request_now(req), compute = compute_ns(req, req->lead, 1);
+	const struct place_tier *t = &req->restore->speed[s->tier];
+	struct place_tier pure = {0, t->bytes_per_s, 0};
+	uint64_t left = PLACE_NEVER_NS;
+
+	if (s->given_up || !engine_known(req)) {
+		wait_at_most(req, out, NS_PER_S);
+		return;
+	}
+	/* Overdue by x: expected to take x again. */
+	if (req->restore->known[s->tier] && t->bytes_per_s > 0) {
+		left = place_tier_ns(&pure, s->open_bytes);
+		if (s->expect_ns == 0)
+			left = later(left, now - s->begin_ns);
+		else
+			left = later(left, s->expect_ns > now ? s->expect_ns - now :
+				     now - s->expect_ns);
+	} else if (now < req->probe_ns) {
+		left = req->probe_ns - now;
+	} else if (now - s->begin_ns < compute) {
+		left = now - s->begin_ns;
+	}
+	if (left > compute) {
+		load_give_up(s);
+		left = NS_PER_S;
+	}
+	wait_at_most(req, out, left / 4);
+}
+
+static void decide_ends(struct request *req, struct kvof_restore_step *out)
+{
+	enum rblock_state state;
+
+	request_lead(req);
+	if (req->lead == req->n) {
+		step_set(out, KVOF_STEP_DONE, 0, 0);
+		return;
+	}
+	state = req->block[req->lead].state;
+	if (state == RB_BUSY || req->state == REQ_SCANNING ||
+	    (state == RB_LOADING && !request_active(req)))
+		step_set(out, KVOF_STEP_WAIT, 0, 0);
+	else if (state == RB_LOADING)
+		decide_loading(req, out);
+	else if (state == RB_FAILED || !request_active(req))
+		hand_out(req, out, !request_active(req));
+	else
+		decide_wanted(req, out);
+}
+
+/* --- what the engine does --------------------------------------------------------------------- */
+
+static bool tail_free(const struct request *req)
+{
+	for (uint32_t i = 0; i < req->slot_count; i++)
+		if (req->slot[i].tier != 0 && req->slot[i].block >= req->goal)
+			return false;
+	return true;
+}
+
+static void decide_prefix(struct request *req, struct kvof_restore_step *out)
+{
+	if (req->state == REQ_LOADING && req->goal < req->n && !req->handed && tail_free(req))
+		step_set(out, KVOF_STEP_COMPUTE, req->goal, req->n - req->goal);
+	else
+		step_set(out, req->state == REQ_OVER ? KVOF_STEP_DONE : KVOF_STEP_WAIT, 0, 0);
+}
+
+void plan_decide(struct request *req, struct kvof_restore_step *out)
+{
+	plan_speeds(req->restore);
+	if (request_prefix(req))
+		decide_prefix(req, out);
+	else
+		decide_ends(req, out);
+	request_lead(req);
+	out->usable = req->lead;
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Restores through the door, on a real loop, over DRAM. */
+#include "kt.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+
+#include "base/must.h"
+#include "base/prng.h"
+#include "kvof/restore.h"
+
+#define BLOCKS 32u
+#define LAYERS 8u
+#define BLOCK (LAYERS * 4096u)
+
+static uint8_t data[BLOCKS * BLOCK], back[BLOCKS * BLOCK];
+static struct kvof_cache *cache;
+static struct kvof_id ids[BLOCKS];
+static struct iovec iov[BLOCKS];
+static struct kvof_block block[BLOCKS];
+
+static void blocks_over(uint8_t *at)
+{
+	for (uint32_t i = 0; i < BLOCKS; i++) {
+		iov[i] = (struct iovec){at + i * BLOCK, BLOCK};
+		block[i] = (struct kvof_block){ids[i], &iov[i], 1, BLOCK};
+	}
+}
+
+static void begin(uint32_t saved)
+{
+	struct kvof_cache_opts opts = {
+		.struct_bytes = sizeof(opts),
+		.model_id = "m",
+		.block_tokens = 4,
+		.dram_bytes = 16 * MiB,
+		.layer_count = LAYERS,
+	};
+	struct kvof_result r[BLOCKS];
+	int32_t tokens[BLOCKS * 4];
+	struct prng p = prng_of(7);
+	char why[256];
+
+	for (uint32_t i = 0; i < BLOCKS * 4; i++)
+		tokens[i] = (int32_t)i;
+	prng_fill(&p, data, sizeof(data));
+	expect_int(kvof_cache_open(&opts, why, &cache), 0);
+	expect_int(kvof_cache_ids(cache, tokens, BLOCKS * 4, NULL, ids), 0);
+	blocks_over(data);
+	if (saved > 0)
+		expect_int(kvof_cache_wait(cache, KVOF_SAVE, block, saved, 0, r), 0);
+	memset(back, 0, sizeof(back));
+	blocks_over(back);
+}
+
+/* The next result, waited for. */
+static struct kvof_result drain_one(void)
+{
+	struct kvof_result r;
+	int n = 0;
+
+	while ((n = kvof_cache_drain(cache, &r, 1)) == 0) {
+		struct pollfd p = {.fd = kvof_cache_fd(cache), .events = POLLIN};
+
+		expect(poll(&p, 1, 10000) >= 0);
+	}
+	expect_int(n, 1);
+	return r;
+}
+
+TEST(layers_come_in_order_then_the_request_and_the_bytes_are_there)
+{
+	struct kvof_restore_trace trace = {.struct_bytes = sizeof(trace)};
+	uint64_t request;
+
+	begin(BLOCKS);
+	expect_int(kvof_restore_begin(cache, block, BLOCKS, NULL, &request), 0);
+	for (uint32_t layer = 0; layer < LAYERS; layer++) {
+		struct kvof_result r = drain_one();
+
+		expect_int(r.batch, request);
+		expect_int(r.flags, KVOF_RESULT_LAYER);
+		expect_int(r.index, layer);
+		expect_int(r.value_bytes, BLOCKS);
+	}
+	expect_int(drain_one().flags & KVOF_RESULT_REQUEST, KVOF_RESULT_REQUEST);
+	expect_mem(back, data, sizeof(data));
+	expect_int(kvof_restore_end(cache, request, &trace), 0);
+	expect_int(trace.usable, BLOCKS);
+	expect_int(trace.loaded, BLOCKS);
+	expect_int(trace.bytes[KVOF_TIER_DRAM], sizeof(data));
+	expect_int(kvof_restore_end(cache, request, NULL), -EINVAL);
+	kvof_cache_close(&cache);
+}
+
+TEST(what_is_not_there_ends_the_prefix_and_each_block_is_told_when_asked_for)
+{
+	struct kvof_restore_opts opts = {.struct_bytes = sizeof(opts),
+					 .flags = KVOF_RESTORE_EACH};
+	uint64_t request;
+	uint32_t good = 0;
+	struct kvof_result r;
+
+	begin(20);
+	expect_int(kvof_restore_begin(cache, block, BLOCKS, &opts, &request), 0);
+	do {
+		r = drain_one();
+		good += r.flags == 0 && r.reason == KVOF_OK;
+	} while ((r.flags & KVOF_RESULT_REQUEST) == 0);
+	expect_int(r.value_bytes, 20);
+	expect_int(r.reason, KVOF_ABSENT);
+	expect_int(good, 20);
+	expect_mem(back, data, 20 * BLOCK);
+	expect_int(kvof_restore_end(cache, request, NULL), 0);
+	kvof_cache_close(&cache);
+}
+
+TEST(an_engine_that_waits_is_handed_what_is_not_there)
+{
+	struct kvof_restore_opts opts = {.struct_bytes = sizeof(opts), .step_blocks = 5,
+					 .mode = KVOF_RESTORE_ENDS, .prefill_tokens_per_s = 10};
+	struct kvof_restore_step step = {0};
+	uint32_t computed = 0, next = 20;
+	uint64_t request;
+
+	begin(20);
+	expect_int(kvof_restore_begin(cache, block, BLOCKS, &opts, &request), 0);
+	while (step.act != KVOF_STEP_DONE) {
+		expect_int(kvof_restore_next(cache, request, 10 * NS_PER_S, &step), 0);
+		if (step.act != KVOF_STEP_COMPUTE)
+			continue;
+		expect_int(step.first, next);
+		next += step.count;
+		computed += step.count;
+		expect_int(kvof_restore_computed(cache, request, step.first, step.count, 1000), 0);
+	}
+	expect_int(step.usable, BLOCKS);
+	expect_int(computed, 12);
+	expect_mem(back, data, 20 * BLOCK);
+	expect_int(kvof_restore_computed(cache, request, BLOCKS, 1, 1000), -EINVAL);
+	expect_int(kvof_restore_end(cache, request, NULL), 0);
+	kvof_cache_close(&cache);
+}
+
+TEST(an_engine_that_was_told_to_wait_is_woken_by_an_event)
+{
+	struct kvof_restore_opts opts = {.struct_bytes = sizeof(opts),
+					 .mode = KVOF_RESTORE_ENDS, .prefill_tokens_per_s = 10};
+	struct kvof_restore_step step = {0};
+	uint64_t request;
+
+	begin(BLOCKS);
+	expect_int(kvof_restore_begin(cache, block, BLOCKS, &opts, &request), 0);
+	while (step.act != KVOF_STEP_DONE) {
+		struct kvof_result r = {0};
+
+		expect_int(kvof_restore_next(cache, request, 0, &step), 0);
+		while (step.act == KVOF_STEP_WAIT && (r.flags & KVOF_RESULT_STEP) == 0)
+			r = drain_one();
+	}
+	expect_int(step.usable, BLOCKS);
+	expect_mem(back, data, sizeof(data));
+	expect_int(kvof_restore_end(cache, request, NULL), 0);
+	kvof_cache_close(&cache);
+}
+
+TEST(wrong_calls_are_refused)
+{
+	struct kvof_restore_trace trace = {.struct_bytes = 1};
+	struct kvof_restore_opts opts = {.struct_bytes = 1};
+	struct kvof_restore_step step;
+	uint64_t request;
+
+	begin(0);
+	expect_int(kvof_restore_begin(NULL, block, 1, NULL, &request), -EINVAL);
+	expect_int(kvof_restore_begin(cache, block, 1, NULL, NULL), -EINVAL);
+	expect_int(kvof_restore_begin(cache, block, 0, NULL, &request), -EINVAL);
+	expect_int(kvof_restore_begin(cache, block, 1, &opts, &request), -EINVAL);
+	expect_int(kvof_restore_next(cache, 1234, 0, &step), -EINVAL);
+	expect_int(kvof_restore_next(cache, 1234, 0, NULL), -EINVAL);
+	expect_int(kvof_restore_computed(cache, 1234, 0, 1, 1), -EINVAL);
+	expect_int(kvof_restore_end(cache, 1234, NULL), -EINVAL);
+	expect_int(kvof_restore_end(cache, 1234, &trace), -EINVAL);
+	expect_int(kvof_cache_prefetch(cache, ids, 0, 0, &request), -EINVAL);
+	expect_int(kvof_cache_prefetch(cache, NULL, 1, 0, &request), -EINVAL);
+	expect_int(kvof_cache_prefetch(cache, ids, 1, 0, NULL), -EINVAL);
+	kvof_cache_close(&cache);
+}
+
+TEST(requests_that_nobody_ends_are_refused_beyond_the_limit_and_go_with_the_cache)
+{
+	uint64_t request;
+	int rc = 0;
+	uint32_t n = 0;
+
+	begin(BLOCKS);
+	while (rc == 0) {
+		rc = kvof_restore_begin(cache, block, 1, NULL, &request);
+		n += rc == 0;
+	}
+	expect_int(rc, -EBUSY);
+	expect_int(n, KVOF_REQUESTS_MAX);
+	kvof_cache_close(&cache);
+}
+
+TEST(a_hint_ends_without_a_trace)
+{
+	struct kvof_cache_stat stat;
+	uint64_t request;
+	struct kvof_result r;
+
+	begin(4);
+	for (int i = 0; i < 1000; i++) {
+		int rc = kvof_cache_prefetch(cache, ids, BLOCKS, NS_PER_S, &request);
+
+		expect(rc == 0 || rc == -EBUSY);
+		if (rc == 0 && i % 2 == 0)
+			expect_int(kvof_cache_cancel(cache, request), 0);
+	}
+	expect_int(kvof_cache_stat(cache, &stat), 0);
+	expect_int(stat.misses, 0);
+	expect_int(kvof_cache_drain(cache, &r, 1), 0);
+	kvof_cache_close(&cache);
+}
+
+static void *wait_forever(void *arg)
+{
+	uint64_t *request = arg;
+	struct kvof_restore_step step = {0};
+	int rc = 0;
+
+	while (rc == 0 && step.act == KVOF_STEP_WAIT)
+		rc = kvof_restore_next(cache, *request, 60 * NS_PER_S, &step);
+	return NULL;
+}
+
+TEST(who_waits_for_a_step_is_answered_when_another_thread_ends_the_request)
+{
+	struct kvof_restore_opts opts = {.struct_bytes = sizeof(opts)};
+	uint64_t request;
+	pthread_t thread;
+
+	for (int i = 0; i < 50; i++) {
+		begin(BLOCKS);
+		expect_int(kvof_restore_begin(cache, block, BLOCKS, &opts, &request), 0);
+		expect_int(pthread_create(&thread, NULL, wait_forever, &request), 0);
+		expect_int(kvof_restore_end(cache, request, NULL), 0);
+		pthread_join(thread, NULL);
+		kvof_cache_close(&cache);
+	}
+}
