@@ -169,6 +169,15 @@ PLANTS = {
     'head_evicted_first': (
         'tests/unit/cache_core_test',
         'a_load_of_a_prefix_keeps_its_head_longest_whatever_order_it_came_in'),
+    'behind_visible_early': (
+        'tests/unit/cache_behind_test',
+        'nothing_of_a_block_is_seen_before_all_of_it_is_there'),
+    'behind_head_first': (
+        'tests/unit/cache_behind_test',
+        'the_tail_of_a_sequence_is_written_before_its_head'),
+    'touch_forgotten': (
+        'tests/unit/cache_behind_test',
+        's6_the_array_keeps_the_head_of_a_session_that_is_served_from_dram'),
     'promotion_by_scan': (
         'tests/unit/cache_core_walk_test', 'a_scan_promotes_nothing_once_dram_is_full'),
     'lease_not_honoured': (

@@ -1053,6 +1053,7 @@ static void begin_dram_only(uint64_t bytes)
 	fix_begin("f16");
 	fix.opts.target = NULL;
 	fix.opts.dram_bytes = bytes;
+	fix.opts.policy = "lru";           /* the order of use alone decides */
 	expect_int(fix_open(), 0);
 }
 
