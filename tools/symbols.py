@@ -79,7 +79,7 @@ def stub_check(extension):
 
 def main():
     public, pages = declared(), manual()
-    tests, extension = sources("tests", "*.[ch]"), sources("python/kvof", "_kvof.c")
+    tests, extension = sources("tests", "*.[ch]"), sources("python/kvof", "_*.c")
     python_tests = sources("tests/python", "*.py")
     package = set(attributes(TOP / "python/kvof/_kvof.pyi")) | set(
         attributes(TOP / "python/kvof/cache.py"))

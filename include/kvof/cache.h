@@ -4,8 +4,8 @@
  * are DRAM in this process, drives of this machine, and arrays over NVMe-oF.
  *
  * Any thread may call; a call posts a message to the cache's own loop and returns. Results are
- * drained by the engine; one eventfd says when. Only open, close, match and wait block, and each
- * ends by a stated time.
+ * drained by the engine; one eventfd says when. Only open, close, match, flush and wait block, and
+ * each ends by a stated time; pin, hint and stat wait for the cache's thread, microseconds.
  *
  * A load delivers exactly the bytes of one completed save of the same identity, or says why not; it
  * never delivers other bytes as if they were good (a buffer whose load failed holds noise). Every
@@ -300,6 +300,29 @@ int kvof_cache_fd(const struct kvof_cache *cache);
 /* Takes up to n results, in the order in which they came; never blocks. Return: how many;
  * -EINVAL; -ESHUTDOWN. */
 int kvof_cache_drain(struct kvof_cache *cache, struct kvof_result *out, uint32_t n);
+
+/* Waits until all that was saved before is written to every tier that is to have it, or was counted
+ * as dropped (behind_dropped). deadline_ns: from now; 0: default.
+ * Return: 0; -ETIMEDOUT; -EINVAL; -ESHUTDOWN. */
+int kvof_cache_flush(struct kvof_cache *cache, uint64_t deadline_ns);
+
+/* A tier has taken a block, or has it no more. */
+struct kvof_event {
+	struct kvof_id id;
+	uint32_t tier;                  /* enum kvof_tier */
+	uint32_t stored;                /* 1: has it now; 0: removed */
+};
+
+/**
+ * kvof_cache_events() - takes up to n events, in the order in which they came; never blocks
+ * @lost: those since the last call that found no room: what is where is to be asked anew
+ *
+ * Of this process's doing and learning: DRAM and flash tell of each block; an array forgets and
+ * takes from other hosts without telling. The cache's descriptor does not speak of events.
+ * Return: how many; -EINVAL, also with event_count 0; -ESHUTDOWN.
+ */
+int kvof_cache_events(struct kvof_cache *cache, struct kvof_event *out, uint32_t n,
+		      uint64_t *lost);
 
 /* Starts a batch and waits for all of it: results[i] is that of blocks[i]. A busy buffer's release
  * is drained like any other, with the batch number that the results carry. For engines without an

@@ -1,159 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Python's door to libkvof: arguments in, results out, no logic. Stable ABI of Python 3.11.
- *
- * Memory: buffers come through the buffer protocol and are never copied. Exporters are held (a
- * `lease`) from submit until the last result or release of the batch has been drained, so Python
- * cannot free or resize what the cache may still touch.
- *
- * Threads: the GIL protects all fields here; it is dropped only where a call may wait (open, close,
- * wait, match, poll). `inside` counts calls that have dropped it: close() waits for them.
+ * Python's door to libkvof: arguments in, results out, no logic. _kvof.h says what holds for memory
+ * and threads.
  */
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030b0000
-#include <Python.h>
+#include "_kvof.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <stdbool.h>
-#include <stdint.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-#include "kvof/cache.h"
-
 #define DRAIN_MAX 256
 
-struct lease {
-	struct lease *next;
-	uint64_t batch;
-	uint32_t left;                     /* blocks whose memory may still be touched */
-	Py_ssize_t view_count;
-	Py_buffer view[];
-};
-
-/* Releases that were drained before wait() came to tell whose they are. */
-struct early {
-	struct early *next;
-	uint64_t batch;
-	uint32_t count;
-};
-
-struct door {
-	PyObject_HEAD
-	struct kvof_cache *cache;
-	bool closed;
-	uint32_t inside;
-	struct lease *leases;
-	struct early *early;
-	uint32_t block_tokens;
-};
-
-static PyObject *result_type, *refused_type;
-
-/* --- errors ----------------------------------------------------------------------------------- */
-
-/* errno becomes the matching subclass of OSError; -EINVAL is a ValueError. */
-static PyObject *raise_errno(int rc, const char *what)
-{
-	PyObject *args;
-
-	if (rc == -EINVAL) {
-		PyErr_SetString(PyExc_ValueError, what);
-		return NULL;
-	}
-	args = Py_BuildValue("(is)", -rc, what[0] != '\0' ? what : strerror(-rc));
-	if (args != NULL) {
-		PyErr_SetObject(PyExc_OSError, args);
-		Py_DECREF(args);
-	}
-	return NULL;
-}
-
-static PyObject *raise_open(int rc, const char *why)
-{
-	PyObject *args;
-
-	if (rc != -EINVAL)
-		return raise_errno(rc, why);
-	args = Py_BuildValue("(is)", EINVAL, why);
-	if (args != NULL) {
-		PyErr_SetObject(refused_type, args);
-		Py_DECREF(args);
-	}
-	return NULL;
-}
-
-/* The cache, for a call; NULL with an exception when it is closed. */
-static struct kvof_cache *door_cache(struct door *door)
-{
-	if (door->cache == NULL || door->closed) {
-		raise_errno(-ESHUTDOWN, "the cache is closed");
-		return NULL;
-	}
-	return door->cache;
-}
-
-/* --- leases ----------------------------------------------------------------------------------- */
-
-static void lease_free(struct lease *lease)
-{
-	for (Py_ssize_t i = 0; i < lease->view_count; i++)
-		PyBuffer_Release(&lease->view[i]);
-	PyMem_Free(lease);
-}
-
-/* n blocks of a batch are not touched any more. False: the batch is not known (yet). */
-static bool lease_end(struct door *door, uint64_t batch, uint32_t n)
-{
-	for (struct lease **at = &door->leases; *at != NULL; at = &(*at)->next) {
-		struct lease *lease = *at;
-
-		if (lease->batch != batch)
-			continue;
-		lease->left -= n;
-		if (lease->left == 0) {
-			*at = lease->next;
-			lease_free(lease);
-		}
-		return true;
-	}
-	return false;
-}
-
-static void early_add(struct door *door, uint64_t batch)
-{
-	struct early *e = door->early;
-
-	while (e != NULL && e->batch != batch)
-		e = e->next;
-	if (e == NULL) {
-		e = PyMem_Calloc(1, sizeof(*e));
-		if (e == NULL)
-			return;            /* its lease then lasts until close() */
-		e->batch = batch;
-		e->next = door->early;
-		door->early = e;
-	}
-	e->count++;
-}
-
-/* The lease becomes known; releases that came before count now. */
-static void lease_add(struct door *door, struct lease *lease)
-{
-	lease->next = door->leases;
-	door->leases = lease;
-	for (struct early **at = &door->early; *at != NULL; at = &(*at)->next) {
-		struct early *e = *at;
-
-		if (e->batch != lease->batch)
-			continue;
-		*at = e->next;
-		lease_end(door, e->batch, e->count);
-		PyMem_Free(e);
-		return;
-	}
-}
+PyObject *result_type, *refused_type;
 
 /* --- results ---------------------------------------------------------------------------------- */
 
@@ -170,18 +31,22 @@ static PyStructSequence_Field result_fields[] = {
 	{"wait_s", "seconds from submit to the answer"},
 	{"verify_s", "seconds of it spent on checking the bytes"},
 	{"tier", "'dram', 'flash', 'remote' or ''"},
+	{"layer", "bool: not of a block: layer .index of .bytes blocks of a restore is there"},
+	{"request", "bool: a restore is over; .bytes blocks of it are usable"},
+	{"step", "bool: a restore whose next() said 'wait' has something else to say"},
 	{NULL, NULL},
 };
 
 static PyStructSequence_Desc result_desc = {
-	"kvof.Result", "What became of one block of a batch.", result_fields, 11,
+	"kvof.Result", "What became of one block of a batch, or a layer or the whole of a restore.",
+	result_fields, 14,
 };
 
 static PyObject *result_make(const struct kvof_result *r)
 {
 	bool released = (r->flags & KVOF_RESULT_RELEASED) != 0;
 	bool ok = !released && (r->reason == KVOF_OK || r->reason == KVOF_EXISTS);
-	PyObject *item[11] = {
+	PyObject *item[14] = {
 		PyBool_FromLong(ok),
 		PyLong_FromUnsignedLongLong(r->value_bytes),
 		PyUnicode_FromString(released ? "released" :
@@ -194,10 +59,13 @@ static PyObject *result_make(const struct kvof_result *r)
 		PyFloat_FromDouble((double)r->wait_ns / 1e9),
 		PyFloat_FromDouble((double)r->verify_ns / 1e9),
 		PyUnicode_FromString(kvof_tier_name((enum kvof_tier)r->tier)),
+		PyBool_FromLong((r->flags & KVOF_RESULT_LAYER) != 0),
+		PyBool_FromLong((r->flags & KVOF_RESULT_REQUEST) != 0),
+		PyBool_FromLong((r->flags & 16u) != 0),
 	};
 	PyObject *out = PyStructSequence_New((PyTypeObject *)result_type);
 
-	for (int i = 0; i < 11; i++) {
+	for (int i = 0; i < 14; i++) {
 		if (out == NULL || item[i] == NULL) {
 			Py_XDECREF(item[i]);
 			Py_CLEAR(out);
@@ -223,262 +91,7 @@ static PyObject *results_make(const struct kvof_result *r, uint32_t n)
 	return list;
 }
 
-/* --- arguments -------------------------------------------------------------------------------- */
-
-static int id_from(PyObject *key, struct kvof_id *out)
-{
-	Py_buffer view;
-	bool fits;
-
-	if (PyObject_GetBuffer(key, &view, PyBUF_SIMPLE) != 0)
-		return -1;
-	fits = view.len == KVOF_ID_BYTES;
-	if (fits)
-		memcpy(out->byte, view.buf, KVOF_ID_BYTES);
-	PyBuffer_Release(&view);
-	if (!fits)
-		PyErr_Format(PyExc_ValueError, "a key is %d bytes; use key_of() for other names",
-			     KVOF_ID_BYTES);
-	return fits ? 0 : -1;
-}
-
-/*
- * Whole numbers for PyArg_ParseTuple's O&: what does not fit is an OverflowError. Its own I and K
- * would take the lowest bits, and block_tokens = 2^32 + 256 would be 256.
- */
-static int number_from(PyObject *number, unsigned long long most, unsigned long long *out)
-{
-	PyObject *whole = PyNumber_Index(number);
-	unsigned long long value;
-
-	if (whole == NULL)
-		return 0;
-	value = PyLong_AsUnsignedLongLong(whole);
-	Py_DECREF(whole);
-	if (PyErr_Occurred())
-		return 0;
-	if (value > most) {
-		PyErr_Format(PyExc_OverflowError, "%S is too large, at most %llu", number, most);
-		return 0;
-	}
-	*out = value;
-	return 1;
-}
-
-static int u32_from(PyObject *number, void *out)
-{
-	unsigned long long value;
-
-	if (!number_from(number, UINT32_MAX, &value))
-		return 0;
-	*(uint32_t *)out = (uint32_t)value;
-	return 1;
-}
-
-static int u64_from(PyObject *number, void *out)
-{
-	unsigned long long value;
-
-	if (!number_from(number, UINT64_MAX, &value))
-		return 0;
-	*(uint64_t *)out = value;
-	return 1;
-}
-
-/* A sequence of keys. Return: ids to be freed, or NULL with an exception. */
-static struct kvof_id *ids_from(PyObject *keys, Py_ssize_t *count)
-{
-	struct kvof_id *ids;
-
-	*count = PySequence_Size(keys);
-	if (*count < 0)
-		return NULL;
-	ids = PyMem_Calloc((size_t)*count + 1, sizeof(*ids));
-	if (ids == NULL) {
-		PyErr_NoMemory();
-		return NULL;
-	}
-	for (Py_ssize_t i = 0; i < *count; i++) {
-		PyObject *key = PySequence_GetItem(keys, i);
-		int rc = key != NULL ? id_from(key, &ids[i]) : -1;
-
-		Py_XDECREF(key);
-		if (rc != 0) {
-			PyMem_Free(ids);
-			return NULL;
-		}
-	}
-	return ids;
-}
-
-/* Blocks with memory of their own: the arrays that kvof_cache_submit() copies. */
-struct blocks {
-	Py_ssize_t count;
-	struct kvof_id *ids;
-	struct kvof_block *block;
-	struct iovec *iov;
-	Py_ssize_t pieces;                 /* room in iov and in the lease */
-	struct lease *lease;               /* NULL: no buffers */
-};
-
-static void blocks_free(struct blocks *b)
-{
-	PyMem_Free(b->ids);
-	PyMem_Free(b->block);
-	PyMem_Free(b->iov);
-	if (b->lease != NULL)
-		lease_free(b->lease);
-	*b = (struct blocks){0};
-}
-
-/* Pieces of one block: the object is a buffer, or a list or tuple of buffers. */
-static Py_ssize_t pieces_of(PyObject *item)
-{
-	return PyList_Check(item) || PyTuple_Check(item) ? PySequence_Size(item) : 1;
-}
-
-static Py_ssize_t pieces_count(PyObject *buffers, Py_ssize_t count)
-{
-	Py_ssize_t sum = 0;
-
-	for (Py_ssize_t i = 0; i < count; i++) {
-		PyObject *item = PySequence_GetItem(buffers, i);
-
-		if (item == NULL)
-			return -1;
-		sum += pieces_of(item);
-		Py_DECREF(item);
-	}
-	return sum;
-}
-
-static int piece_add(struct blocks *b, struct kvof_block *block, PyObject *piece, int flags)
-{
-	Py_buffer *view = &b->lease->view[b->lease->view_count];
-	struct iovec *iov = &b->iov[b->lease->view_count];
-
-	if (b->lease->view_count == b->pieces) {       /* a sequence may run code of its own */
-		PyErr_SetString(PyExc_ValueError, "the buffers changed while they were read");
-		return -1;
-	}
-	if (PyObject_GetBuffer(piece, view, flags) != 0)
-		return -1;
-	*iov = (struct iovec){view->buf, (size_t)view->len};
-	b->lease->view_count++;
-	block->iov_count++;
-	block->bytes += (uint64_t)view->len;
-	return 0;
-}
-
-static int block_add(struct blocks *b, struct kvof_block *block, PyObject *item, int flags)
-{
-	Py_ssize_t pieces = pieces_of(item);
-	bool many = PyList_Check(item) || PyTuple_Check(item);
-
-	block->iov = &b->iov[b->lease->view_count];
-	for (Py_ssize_t i = 0; i < pieces; i++) {
-		PyObject *piece = many ? PySequence_GetItem(item, i) : item;
-		int rc = piece != NULL ? piece_add(b, block, piece, flags) : -1;
-
-		if (many)
-			Py_XDECREF(piece);
-		if (rc != 0)
-			return -1;
-	}
-	return 0;
-}
-
-static int buffers_add(struct blocks *b, PyObject *buffers, int flags)
-{
-	if (PySequence_Size(buffers) != b->count) {
-		if (!PyErr_Occurred())
-			PyErr_SetString(PyExc_ValueError, "as many buffers as keys are needed");
-		return -1;
-	}
-	b->pieces = pieces_count(buffers, b->count);
-	if (b->pieces < 0)
-		return -1;
-	b->iov = PyMem_Calloc((size_t)b->pieces + 1, sizeof(*b->iov));
-	b->lease = PyMem_Calloc(1, sizeof(*b->lease) + (size_t)b->pieces * sizeof(Py_buffer));
-	if (b->iov == NULL || b->lease == NULL) {
-		PyErr_NoMemory();
-		return -1;
-	}
-	b->lease->left = (uint32_t)b->count;
-	for (Py_ssize_t i = 0; i < b->count; i++) {
-		PyObject *item = PySequence_GetItem(buffers, i);
-		int rc = item != NULL ? block_add(b, &b->block[i], item, flags) : -1;
-
-		Py_XDECREF(item);
-		if (rc != 0)
-			return -1;
-	}
-	return 0;
-}
-
-static int blocks_from(struct blocks *b, int op, PyObject *keys, PyObject *buffers)
-{
-	int flags = op == KVOF_LOAD ? PyBUF_WRITABLE : PyBUF_SIMPLE;
-
-	*b = (struct blocks){0};
-	b->ids = ids_from(keys, &b->count);
-	if (b->ids == NULL)
-		return -1;
-	b->block = PyMem_Calloc((size_t)b->count + 1, sizeof(*b->block));
-	if (b->block == NULL) {
-		PyErr_NoMemory();
-		blocks_free(b);
-		return -1;
-	}
-	for (Py_ssize_t i = 0; i < b->count; i++)
-		b->block[i].id = b->ids[i];
-	if ((op == KVOF_LOAD || op == KVOF_SAVE) && buffers_add(b, buffers, flags) != 0) {
-		blocks_free(b);
-		return -1;
-	}
-	return 0;
-}
-
-/* --- methods ---------------------------------------------------------------------------------- */
-
-static const char *text_of(PyObject *text, Py_ssize_t *bytes)
-{
-	return PyUnicode_AsUTF8AndSize(text, bytes);
-}
-
-/* [(name, value), ...] of str. Return: 0; -1 with an exception. */
-static int fields_from(PyObject *list, struct kvof_field *field, uint32_t *count)
-{
-	Py_ssize_t n = PyList_Size(list);
-
-	if (n < 0)
-		return -1;
-	if (n > KVOF_FIELDS_MAX) {
-		PyErr_Format(PyExc_ValueError, "model has %zd fields, at most %d", n,
-			     KVOF_FIELDS_MAX);
-		return -1;
-	}
-	for (Py_ssize_t i = 0; i < n; i++) {
-		PyObject *pair = PyList_GetItem(list, i);     /* borrowed, as what is in it */
-		const char *text[2] = {NULL, NULL};
-
-		for (int k = 0; k < 2; k++) {
-			PyObject *item = PyTuple_GetItem(pair, k);
-			Py_ssize_t bytes = 0;
-
-			text[k] = item != NULL ? text_of(item, &bytes) : NULL;
-			if (text[k] == NULL)
-				return -1;
-			if (strlen(text[k]) != (size_t)bytes) {
-				PyErr_SetString(PyExc_ValueError, "model has a NUL character");
-				return -1;
-			}
-		}
-		field[i] = (struct kvof_field){text[0], text[1]};
-	}
-	*count = (uint32_t)n;
-	return 0;
-}
+/* --- open and close --------------------------------------------------------------------------- */
 
 static int door_open(struct door *door, const struct kvof_cache_opts *opts)
 {
@@ -503,32 +116,31 @@ static int door_open(struct door *door, const struct kvof_cache_opts *opts)
 	return 0;
 }
 
+/* (fields, options): [(name, value), ...] of the model, and a dict */
 static int door_init(PyObject *self, PyObject *args, PyObject *kw)
 {
 	struct door *door = (struct door *)self;
-	struct kvof_field field[KVOF_FIELDS_MAX];
-	struct kvof_cache_opts opts = {.struct_bytes = sizeof(opts)};
-	const char *target, *model_id;
-	PyObject *fields;
-	int strict = 1;
+	struct kvof_cache_opts opts;
+	struct options_room *room;
+	PyObject *fields, *options;
+	int rc;
 
 	if (door->cache != NULL) {
 		PyErr_SetString(PyExc_RuntimeError, "the cache is open already");
 		return -1;
 	}
-	if (!PyArg_ParseTuple(args, "zO!sO&O&O&O&O&O&O&pO&z", &target, &PyList_Type, &fields,
-			      &model_id, u32_from, &opts.block_tokens, u32_from, &opts.part_bytes,
-			      u64_from, &opts.dram_bytes, u64_from, &opts.deadline_ns, u64_from,
-			      &opts.lease_ns, u32_from, &opts.queues, u32_from, &opts.depth,
-			      &strict, u32_from, &opts.digests, &opts.host_nqn))
+	if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &fields, &PyDict_Type, &options))
 		return -1;
-	if (fields_from(fields, field, &opts.field_count) != 0)
+	room = PyMem_Calloc(1, sizeof(*room));
+	if (room == NULL) {
+		PyErr_NoMemory();
 		return -1;
-	opts.target = target;
-	opts.fields = field;
-	opts.model_id = model_id;
-	opts.strict = strict != 0;
-	return door_open(door, &opts);
+	}
+	rc = options_from(fields, options, room, &opts);
+	if (rc == 0)
+		rc = door_open(door, &opts);
+	PyMem_Free(room);
+	return rc;
 }
 
 static void door_drop_leases(struct door *door)
@@ -654,6 +266,51 @@ static PyObject *door_key_of(PyObject *self, PyObject *hash)
 	return PyBytes_FromStringAndSize((const char *)id.byte, KVOF_ID_BYTES);
 }
 
+/* One name of an engine: str (as UTF-8) or bytes. */
+static int name_id(struct kvof_cache *cache, PyObject *name, struct kvof_id *out)
+{
+	const char *text;
+	Py_ssize_t bytes;
+	Py_buffer view;
+	int rc;
+
+	if (PyUnicode_Check(name)) {
+		text = PyUnicode_AsUTF8AndSize(name, &bytes);
+		if (text == NULL)
+			return -1;
+		rc = kvof_cache_id_of(cache, text, (size_t)bytes, out);
+	} else {
+		if (PyObject_GetBuffer(name, &view, PyBUF_SIMPLE) != 0)
+			return -1;
+		rc = kvof_cache_id_of(cache, view.buf, (size_t)view.len, out);
+		PyBuffer_Release(&view);
+	}
+	if (rc != 0)
+		raise_errno(rc, "");
+	return rc;
+}
+
+static PyObject *door_keys_of(PyObject *self, PyObject *names)
+{
+	struct kvof_cache *cache = door_cache((struct door *)self);
+	Py_ssize_t n = cache != NULL ? PySequence_Size(names) : -1;
+	PyObject *list = n >= 0 ? PyList_New(n) : NULL;
+
+	for (Py_ssize_t i = 0; list != NULL && i < n; i++) {
+		PyObject *name = PySequence_GetItem(names, i), *key = NULL;
+		struct kvof_id id;
+
+		if (name != NULL && name_id(cache, name, &id) == 0)
+			key = PyBytes_FromStringAndSize((const char *)id.byte, KVOF_ID_BYTES);
+		Py_XDECREF(name);
+		if (key == NULL)
+			Py_CLEAR(list);
+		else
+			PyList_SetItem(list, i, key);
+	}
+	return list;
+}
+
 /* _match(keys, deadline_ns) */
 static PyObject *door_match(PyObject *self, PyObject *args)
 {
@@ -699,7 +356,7 @@ static PyObject *door_unlease(PyObject *self, PyObject *keys)
 	Py_RETURN_NONE;
 }
 
-/* _submit(op, keys, buffers or None, deadline_ns) */
+/* _submit(op, keys, buffers or None, deadline_ns, flags) */
 static PyObject *door_submit(PyObject *self, PyObject *args)
 {
 	struct door *door = (struct door *)self;
@@ -707,17 +364,20 @@ static PyObject *door_submit(PyObject *self, PyObject *args)
 	uint64_t deadline_ns;
 	PyObject *keys, *buffers;
 	uint64_t batch = 0;
+	uint32_t flags = 0;
 	struct blocks b;
 	int op, rc;
 
-	if (cache == NULL || !PyArg_ParseTuple(args, "iOOO&", &op, &keys, &buffers, u64_from,
-					       &deadline_ns))
+	if (cache == NULL || !PyArg_ParseTuple(args, "iOOO&|O&", &op, &keys, &buffers, u64_from,
+					       &deadline_ns, u32_from, &flags))
 		return NULL;
 	if (blocks_from(&b, op, keys, buffers) != 0)
 		return NULL;
 	/* never waits: the GIL stays, so no result is drained before the lease is known */
-	rc = kvof_cache_submit(cache, (enum kvof_op)op, b.block, (uint32_t)b.count, deadline_ns,
-			       &batch);
+	rc = flags == 0 ? kvof_cache_submit(cache, (enum kvof_op)op, b.block, (uint32_t)b.count,
+					    deadline_ns, &batch) :
+	     kvof_cache_submit_flags(cache, (enum kvof_op)op, b.block, (uint32_t)b.count,
+				     deadline_ns, flags, &batch);
 	if (rc == 0 && b.lease != NULL) {
 		b.lease->batch = batch;
 		lease_add(door, b.lease);
@@ -726,7 +386,7 @@ static PyObject *door_submit(PyObject *self, PyObject *args)
 	blocks_free(&b);
 	return rc == 0 ? PyLong_FromUnsignedLongLong(batch) :
 	       raise_errno(rc, rc == -EBUSY ? "too much in flight: drain() first" :
-			   rc == -EINVAL ? "no blocks, or too many" : "");
+			   rc == -EINVAL ? "no blocks, too many, or an idle flag" : "");
 }
 
 /* What stays busy after wait() keeps its exporters until the release is drained. */
@@ -876,30 +536,70 @@ static int dict_set(PyObject *dict, const char *name, uint64_t value)
 	return rc;
 }
 
+/* One number a tier: name_dram, name_remote, name_flash. */
+static int tiers_set(PyObject *dict, const char *name, const uint64_t value[KVOF_TIER_COUNT])
+{
+	char text[64];
+
+	for (int i = KVOF_TIER_DRAM; i < KVOF_TIER_COUNT; i++) {
+		snprintf(text, sizeof(text), "%s_%s", name, kvof_tier_name((enum kvof_tier)i));
+		if (dict_set(dict, text, value[i]) != 0)
+			return -1;
+	}
+	return 0;
+}
+
+static int reasons_set(PyObject *dict, const char *name, const uint64_t value[16])
+{
+	PyObject *reasons = PyDict_New();
+	int rc = reasons != NULL ? 0 : -1;
+
+	for (int i = 0; rc == 0 && i < KVOF_REASON_COUNT; i++)
+		rc = dict_set(reasons, kvof_reason_name((enum kvof_reason)i), value[i]);
+	if (rc == 0)
+		rc = PyDict_SetItemString(dict, name, reasons);
+	Py_XDECREF(reasons);
+	return rc;
+}
+
+#define ROW(name) {#name, offsetof(struct kvof_cache_stat, name)}
+
 static PyObject *stat_dict(const struct kvof_cache_stat *s)
 {
-	const struct {
+	static const struct {
 		const char *name;
-		uint64_t value;
-	} row[] = {
-		{"hits_dram", s->hits[1]}, {"hits_remote", s->hits[2]}, {"misses", s->misses},
-		{"loaded_bytes_dram", s->loaded_bytes[1]},
-		{"loaded_bytes_remote", s->loaded_bytes[2]}, {"saved_bytes", s->saved_bytes},
-		{"dram_used_bytes", s->dram_used_bytes}, {"dram_blocks", s->dram_blocks},
-		{"dram_evicted", s->dram_evicted}, {"dram_refused", s->dram_refused},
-		{"promoted", s->promoted[1]}, {"wait_ns", s->wait_ns}, {"verify_ns", s->verify_ns},
-		{"remote_reconnects", s->remote_reconnects}, {"remote_live", s->remote_live},
-		{"late_releases", s->late_releases},
+		size_t at;
+	} one[] = {
+		ROW(misses), ROW(saved_bytes), ROW(dram_used_bytes), ROW(dram_blocks),
+		ROW(dram_pinned_bytes), ROW(wait_ns), ROW(verify_ns), ROW(remote_reconnects),
+		ROW(remote_live), ROW(remote_count), ROW(late_releases), ROW(dram_evicted),
+		ROW(dram_refused), ROW(flash_used_bytes), ROW(flash_blocks), ROW(flash_evicted),
+		ROW(behind_bytes), ROW(behind_blocks), ROW(behind_full), ROW(touches),
+		ROW(touches_absent), ROW(touches_dropped), ROW(prefetched), ROW(prefetched_hits),
+		ROW(prefetched_wasted), ROW(staging_bytes), ROW(staging_waits), ROW(restores),
+		ROW(restores_late), ROW(index_blocks), ROW(index_forgotten), ROW(match_known),
+		ROW(match_asked), ROW(presence_wrong), ROW(pinned_blocks), ROW(expired),
+		ROW(events_lost),
+	}, each[] = {
+		ROW(hits), ROW(loaded_bytes), ROW(device_bytes), ROW(promoted),
+		ROW(promotion_refused), ROW(admission_refused), ROW(behind_written),
+		ROW(behind_dropped),
 	};
-	PyObject *dict = PyDict_New(), *reasons = PyDict_New();
-	bool fine = dict != NULL && reasons != NULL;
+	PyObject *dict = PyDict_New();
+	bool fine = dict != NULL;
+	char text[64];
 
-	for (size_t i = 0; fine && i < sizeof(row) / sizeof(row[0]); i++)
-		fine = dict_set(dict, row[i].name, row[i].value) == 0;
-	for (int i = 0; fine && i < KVOF_REASON_COUNT; i++)
-		fine = dict_set(reasons, kvof_reason_name((enum kvof_reason)i), s->reason[i]) == 0;
-	fine = fine && PyDict_SetItemString(dict, "reasons", reasons) == 0;
-	Py_XDECREF(reasons);
+	for (size_t i = 0; fine && i < sizeof(one) / sizeof(one[0]); i++)
+		fine = dict_set(dict, one[i].name,
+				*(const uint64_t *)((const char *)s + one[i].at)) == 0;
+	for (size_t i = 0; fine && i < sizeof(each) / sizeof(each[0]); i++)
+		fine = tiers_set(dict, each[i].name,
+				 (const uint64_t *)((const char *)s + each[i].at)) == 0;
+	fine = fine && reasons_set(dict, "reasons", s->reason) == 0;
+	for (int i = KVOF_TIER_DRAM; fine && i < KVOF_TIER_COUNT; i++) {
+		snprintf(text, sizeof(text), "reasons_%s", kvof_tier_name((enum kvof_tier)i));
+		fine = reasons_set(dict, text, s->tier_reason[i]) == 0;
+	}
 	if (!fine)
 		Py_CLEAR(dict);
 	return dict;
@@ -946,9 +646,12 @@ static PyMethodDef door_methods[] = {
 	{"_keys", door_keys, METH_VARARGS, "(int32 buffer, parent or None) -> list of bytes"},
 	{"key_of", door_key_of, METH_O,
 	 "Key (32 bytes) from an engine's own hash: any bytes, framed with the model's identity."},
+	{"keys_of", door_keys_of, METH_O,
+	 "key_of() of each name in a sequence: str (as UTF-8) or bytes. Returns a list."},
 	{"_match", door_match, METH_VARARGS, "(keys, deadline_ns) -> int"},
 	{"unlease", door_unlease, METH_O, "Gives the lease of match() back early."},
-	{"_submit", door_submit, METH_VARARGS, "(op, keys, buffers, deadline_ns) -> batch"},
+	{"_submit", door_submit, METH_VARARGS,
+	 "(op, keys, buffers, deadline_ns, flags=0) -> batch"},
 	{"_wait", door_wait, METH_VARARGS, "(op, keys, buffers, deadline_ns) -> list of Result"},
 	{"_drain", door_drain, METH_VARARGS, "(timeout_ms) -> list of Result"},
 	{"cancel", door_cancel, METH_VARARGS,
@@ -980,6 +683,24 @@ static PyType_Spec door_spec = {
 	.slots = door_slots,
 };
 
+static int numbers_add(PyObject *module)
+{
+	static const struct {
+		const char *name;
+		long value;
+	} row[] = {
+		{"LOAD", KVOF_LOAD}, {"SAVE", KVOF_SAVE}, {"EXISTS", KVOF_EXISTS_OP},
+		{"DELETE", KVOF_DELETE}, {"UNORDERED", KVOF_UNORDERED},
+		{"SKIP_READ", KVOF_SKIP_READ}, {"SKIP_WRITE", KVOF_SKIP_WRITE},
+		{"WAIT_ALL", KVOF_WAIT_ALL},
+	};
+
+	for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++)
+		if (PyModule_AddIntConstant(module, row[i].name, row[i].value) != 0)
+			return -1;
+	return 0;
+}
+
 static int module_fill(PyObject *module)
 {
 	PyObject *bases = PyTuple_Pack(2, PyExc_OSError, PyExc_ValueError);
@@ -998,10 +719,7 @@ static int module_fill(PyObject *module)
 	    PyModule_AddObjectRef(module, "Refused", refused_type) != 0)
 		return -1;
 	Py_DECREF(type);
-	return PyModule_AddIntConstant(module, "LOAD", KVOF_LOAD) != 0 ||
-	       PyModule_AddIntConstant(module, "SAVE", KVOF_SAVE) != 0 ||
-	       PyModule_AddIntConstant(module, "EXISTS", KVOF_EXISTS_OP) != 0 ||
-	       PyModule_AddIntConstant(module, "DELETE", KVOF_DELETE) != 0 ? -1 : 0;
+	return numbers_add(module);
 }
 
 static struct PyModuleDef module_def = {

@@ -35,6 +35,16 @@ def _ns(seconds: Optional[float]) -> int:
     return max(1, int(seconds * 1e9))
 
 
+def _bits(names: Sequence[str], known: Sequence[str], what: str) -> int:
+    """A bit for each name: bit 0 is known[0]."""
+    bits = 0
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{what} has {name!r}, it can have {', '.join(known)}")
+        bits |= 1 << known.index(name)
+    return bits
+
+
 def _int32(tokens):
     """Tokens as a buffer of 32-bit numbers; no copy where they are one already."""
     if isinstance(tokens, (bytes, bytearray)):
@@ -49,9 +59,9 @@ def _int32(tokens):
 
 
 class Cache(_kvof.Cache):
-    """Blocks of one model's KV cache: DRAM of this process, then an array over NVMe-oF.
+    """Blocks of one model's KV cache: DRAM of this process, drives of this machine, arrays.
 
-    ``target``       ``tcp://ADDR:PORT[/NQN][?nsid=N]``, or None: DRAM only
+    ``target``       ``tcp://ADDR:PORT[/NQN][?nsid=N]``, or None: no array, or those of ``targets``
     ``model``        what the bytes depend on, name -> text: weights, KV type, layout, engine build.
                      Another value of any field is another name for every block
     ``model_id``     names the list of domains of this model; default: ``model["model_id"]``, else
@@ -66,6 +76,22 @@ class Cache(_kvof.Cache):
                      RuntimeWarning says so
     ``digests``      bit 0 header, bit 1 data digests on the wire
     ``host_nqn``     name of this host for the array's allow-list; default: made from the machine's id
+    ``targets``      more arrays: each block lies on one of them
+    ``flash``        ``PATH[,size=S][,rate=S]`` of drives or files of this machine: one tier over all
+    ``flash_bytes``  its cap; 0: all there is. ``flash_format``: take drives that hold something else
+    ``second_touch`` tiers that take a block at its second touch only: of 'flash', 'remote'
+    ``behind_bytes`` saves are answered when they are in DRAM; so much may wait to be written to flash
+                     and arrays. 0: answered by the slowest tier. ``behind_drop``: full, a save is not
+                     written there (counted) rather than waited for
+    ``staging_bytes`` of restores in flight; 0: 256 MiB
+    ``presence_s``   how long an answer of a tier is believed; None: 30 s
+    ``index_blocks`` that the prefix tree remembers; 0: the default
+    ``layers``       of a block: how many of equal size, or a list of their sizes in bytes
+    ``policy``       which block DRAM gives up: 'lru', 's3fifo', ...; None: the default
+    ``events``       how many of :meth:`events` are kept; 0: none
+    ``plain``        use the plain loop though io_uring would work
+
+    An option that is wrong or can have no effect is :class:`Refused` with its name.
 
     Any thread may call. Errors are OSError with errno: ``EBUSY`` too much in flight, ``ESHUTDOWN``
     (BrokenPipeError) closed, or in a forked child. A block that is not delivered is no error but a
@@ -76,14 +102,33 @@ class Cache(_kvof.Cache):
                  model_id: Optional[str] = None, block_tokens: int = 256,
                  part_bytes: int = 4 << 20, dram_bytes: int = 0, deadline_s: float = 2.0,
                  queues: int = 0, depth: int = 0, strict: bool = True, digests: int = 0,
-                 lease_s: Optional[float] = None, host_nqn: Optional[str] = None):
+                 lease_s: Optional[float] = None, host_nqn: Optional[str] = None,
+                 targets: Sequence[str] = (), flash: Sequence[str] = (), flash_bytes: int = 0,
+                 flash_format: bool = False, second_touch: Sequence[str] = (),
+                 behind_bytes: int = 0, behind_drop: bool = False, staging_bytes: int = 0,
+                 presence_s: Optional[float] = None, index_blocks: int = 0,
+                 layers: Union[int, Sequence[int]] = 0, policy: Optional[str] = None,
+                 events: int = 0, plain: bool = False):
         if model_id is None:
             model_id = model.get("model_id") or model.get("model")
         if not model_id:
             raise ValueError("model_id is missing, and model has no field 'model_id' or 'model'")
-        super().__init__(target, [(str(k), str(v)) for k, v in model.items()], model_id,
-                         block_tokens, part_bytes, dram_bytes, _ns(deadline_s), _ns(lease_s),
-                         queues, depth, strict, digests, host_nqn)
+        options = {
+            "model_id": model_id, "block_tokens": block_tokens, "part_bytes": part_bytes,
+            "dram_bytes": dram_bytes, "deadline_ns": _ns(deadline_s), "queues": queues,
+            "depth": depth, "strict": bool(strict), "digests": digests, "lease_ns": _ns(lease_s),
+            "flash_bytes": flash_bytes, "flash_format": bool(flash_format),
+            "admission": _bits(second_touch, ("flash", "remote"), "second_touch"),
+            "behind_bytes": behind_bytes, "behind_full": bool(behind_drop),
+            "staging_bytes": staging_bytes, "presence_ns": _ns(presence_s),
+            "index_blocks": index_blocks, "event_count": events, "plain": bool(plain),
+        }
+        given = {"target": target, "host_nqn": host_nqn, "policy": policy,
+                 "targets": list(targets) or None, "flash": list(flash) or None,
+                 "layer_count" if isinstance(layers, int) else "layer_bytes":
+                     layers if isinstance(layers, int) else list(layers)}
+        options.update((name, value) for name, value in given.items() if value is not None)
+        super().__init__([(str(k), str(v)) for k, v in model.items()], options)
 
     def __enter__(self) -> "Cache":
         return self
@@ -117,14 +162,27 @@ class Cache(_kvof.Cache):
         return self._wait(_kvof.LOAD, keys, buffers, _ns(deadline_s))
 
     def read_async(self, keys: Sequence[bytes], buffers: Buffers,
-                   deadline_s: Optional[float] = None) -> int:
-        """Start :meth:`read`; return the batch number that results of :meth:`drain` carry."""
-        return self._submit(_kvof.LOAD, keys, buffers, _ns(deadline_s))
+                   deadline_s: Optional[float] = None, *, unordered: bool = False,
+                   skip_read: bool = False) -> int:
+        """Start :meth:`read`; return the batch number that results of :meth:`drain` carry.
+
+        ``unordered``: the keys are not consecutive blocks of one sequence. ``skip_read``: no tier is
+        asked, every block is absent.
+        """
+        flags = unordered * _kvof.UNORDERED | skip_read * _kvof.SKIP_READ
+        return self._submit(_kvof.LOAD, keys, buffers, _ns(deadline_s), flags)
 
     def write_async(self, keys: Sequence[bytes], buffers: Buffers,
-                    deadline_s: Optional[float] = None) -> int:
-        """Start :meth:`write`. The buffers must not change before their results."""
-        return self._submit(_kvof.SAVE, keys, buffers, _ns(deadline_s))
+                    deadline_s: Optional[float] = None, *, unordered: bool = False,
+                    skip_write: bool = False, wait_all: bool = False) -> int:
+        """Start :meth:`write`. The buffers must not change before their results.
+
+        ``skip_write``: to DRAM only. ``wait_all``: answered by the slowest tier, whatever
+        ``behind_bytes`` is.
+        """
+        flags = (unordered * _kvof.UNORDERED | skip_write * _kvof.SKIP_WRITE |
+                 wait_all * _kvof.WAIT_ALL)
+        return self._submit(_kvof.SAVE, keys, buffers, _ns(deadline_s), flags)
 
     def drain(self, timeout_s: Optional[float] = 0.0) -> List[Result]:
         """Results that have come, at most 256; waits up to ``timeout_s`` (None: for ever) for one.

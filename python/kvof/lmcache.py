@@ -35,6 +35,10 @@ log = logging.getLogger("kvof.lmcache")
 PIECE_KEYS = 1024             # of one batch of libkvof, which takes 4096 blocks at a time
 SAY_EVERY_S = 10.0
 
+# LMCache's batches are objects of many requests and layers, no prefix of anything.
+FLAGS = {_kvof.LOAD: _kvof.UNORDERED, _kvof.SAVE: _kvof.UNORDERED, _kvof.EXISTS: _kvof.UNORDERED,
+         _kvof.DELETE: _kvof.UNORDERED}
+
 Answer = Tuple[int, bool, str, List[bool]]
 
 BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -63,24 +67,35 @@ class Quantity(NamedTuple):
 SIZE = "a size such as \"8MiB\""
 TIME = "a time such as \"500ms\""
 
-# name -> default, or Quantity. What is not here is refused.
+# name -> default, or Quantity. What is not here is refused; None and () are "not given".
 PARAMS: Dict[str, Any] = {
-    "target": None,                                  # tcp://ADDR:PORT[/NQN][?nsid=N]; none: DRAM only
-    "model": {},                                     # what the bytes depend on and keys don't say
+    "target": None,                                  # tcp://ADDR:PORT[/NQN][?nsid=N]
+    "targets": (),                                   # more arrays: each object lies on one of them
+    "model": {},                                     # what the bytes depend on and names don't say
     "model_id": "lmcache",                           # names the list of domains on the array
     "dram": Quantity("0B", BYTES, SIZE),             # of this process, exact
+    "flash": (),                                     # drives or files here: PATH[,size=S][,rate=S]
+    "flash_format": False,
+    "second_touch": (),                              # of "flash", "remote"
+    "behind": Quantity("0B", BYTES, SIZE),           # may wait in DRAM for the slower tiers
+    "policy": None,
     "part": Quantity("8MiB", BYTES, SIZE),           # largest value stored; an object of 4 MiB is one
     "load": Quantity("5s", SECONDS, TIME),           # deadlines of a batch
     "store": Quantity("30s", SECONDS, TIME),
     "lookup": Quantity("1s", SECONDS, TIME),
-    "queues": 4,
-    "depth": 32,
+    "queues": 0,                                     # 0: 4 of them
+    "depth": 0,                                      # 0: 32
     "digests": 0,
     "strict": True,
     "host_nqn": None,
 }
-KINDS = {"target": str, "model": dict, "model_id": str, "queues": int, "depth": int, "digests": int,
-         "strict": bool, "host_nqn": str}
+KINDS = {"target": str, "targets": list, "model": dict, "model_id": str, "flash": list,
+         "flash_format": bool, "second_touch": list, "policy": str, "queues": int, "depth": int,
+         "digests": int, "strict": bool, "host_nqn": str}
+
+
+PASSED = ("targets", "flash", "flash_format", "second_touch", "policy", "queues", "depth", "strict",
+          "digests", "host_nqn")
 
 
 def params_read(given: Dict[str, Any]) -> Dict[str, Any]:
@@ -103,9 +118,9 @@ def params_read(given: Dict[str, Any]) -> Dict[str, Any]:
                              f"{KINDS[name].__name__} is needed")
         else:
             out[name] = value
-    if out["target"] is None and out["dram"] < 1:
-        raise ValueError("kvof: adapter_params names neither target (\"tcp://ADDR:PORT\") nor dram "
-                         "(\"4GiB\"): nothing could be kept")
+    if not (out["target"] or out["targets"] or out["flash"] or out["dram"]):
+        raise ValueError("kvof: adapter_params names no target (\"tcp://ADDR:PORT\"), flash "
+                         "([\"/path,size=100GiB\"]) or dram (\"4GiB\"): nothing could be kept")
     return out
 
 
@@ -114,16 +129,15 @@ def cache_open(p: Dict[str, Any]) -> Cache:
     model = {"engine": "lmcache", "object": "1", **{str(k): str(v) for k, v in p["model"].items()}}
     try:
         return Cache(p["target"], model=model, model_id=p["model_id"], part_bytes=int(p["part"]),
-                     dram_bytes=int(p["dram"]), deadline_s=p["load"], queues=p["queues"],
-                     depth=p["depth"], strict=p["strict"], digests=p["digests"],
-                     host_nqn=p["host_nqn"])
+                     dram_bytes=int(p["dram"]), deadline_s=p["load"], behind_bytes=int(p["behind"]),
+                     **{name: p[name] for name in PASSED})
     except Refused as e:
-        raise Refused(e.errno, f"kvof: {e.strerror}; adapter_params: model and model_id say what the "
-                      "bytes are, \"strict\": false opens all the same (and finds nothing of the "
-                      "others)") from e
+        hint = ("; adapter_params: model and model_id say what the bytes are, \"strict\": false "
+                "opens all the same, and finds nothing of the others" if "differs" in str(e) else "")
+        raise Refused(e.errno, f"kvof: {e.strerror}{hint}") from e
     except OSError as e:
-        raise type(e)(e.errno, f"kvof: no array at {p['target']}: {e.strerror}; start it (kvof serve), "
-                      "or give \"strict\": false to begin without it") from e
+        raise type(e)(e.errno, f"kvof: cannot begin: {e.strerror}; start the array (kvof serve), or "
+                      "give \"strict\": false to begin without it") from e
 
 
 def counted(why: Dict[str, int]) -> str:
@@ -272,8 +286,7 @@ class Connector:
                 raise ValueError(f"{len(keys)} keys, {len(buffers)} buffers")
             if task.op == _kvof.LOAD:
                 task.sizes = [memoryview(b).nbytes for b in buffers]
-            name = self._cache.key_of
-            ids = [name(k.encode()) for k in keys]
+            ids = self._cache.keys_of(keys)
         except Exception as e:
             task.miss(str(e), len(keys))
             self._tell(task, self._done)
@@ -294,7 +307,8 @@ class Connector:
             try:
                 if left_ns <= 0:
                     raise TimeoutError("late")
-                batch = self._cache._submit(piece.task.op, piece.keys, piece.buffers, left_ns)
+                batch = self._cache._submit(piece.task.op, piece.keys, piece.buffers, left_ns,
+                                            FLAGS[piece.task.op])
                 self._flying[batch] = piece
             except Exception as e:
                 if getattr(e, "errno", 0) == errno.EBUSY and self._flying:

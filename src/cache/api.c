@@ -51,6 +51,7 @@ struct kvof_cache {
 	struct loop *loop;
 	struct core *core;
 	void *restore;                     /* door_restore's */
+	struct events *events;             /* NULL: none are kept */
 	bool told;                         /* how open went; the cache's thread */
 	_Atomic uint32_t closing, posting, users, blocks, batches;
 	_Atomic uint64_t batch_next;
@@ -164,6 +165,11 @@ uint32_t door_cut_bytes(const struct kvof_cache *c)
 	return c->cut_bytes;
 }
 
+struct events *door_events(const struct kvof_cache *c)
+{
+	return c->events;
+}
+
 uint64_t door_number(struct kvof_cache *c)
 {
 	return atomic_fetch_add(&c->batch_next, 1);
@@ -265,10 +271,20 @@ static void api_opened(void *arg, int res, const char *why)
 	sem_post(&c->opened);
 }
 
+static void api_changed(void *arg, const struct kvof_id *id, enum kvof_tier tier, bool stored)
+{
+	struct kvof_cache *c = arg;
+	struct kvof_event event = {*id, tier, stored};
+
+	if (c->events != NULL)
+		events_put(c->events, &event);
+}
+
 static const struct core_events api_events = {
 	.opened = api_opened,
 	.result = api_result,
 	.over = api_over,
+	.changed = api_changed,
 };
 
 /* --- the cache's thread ----------------------------------------------------------------------- */
@@ -300,7 +316,8 @@ static void close_run(struct loop *here, struct msg *m)
 
 static int thread_begin(struct kvof_cache *c, char why[256])
 {
-	struct loop_opts loop = {.name = "kvof-cache", .ops_max = API_LOOP_OPS};
+	struct loop_opts loop = {.name = "kvof-cache", .ops_max = API_LOOP_OPS,
+		.kind = c->opts.plain != 0 ? LOOP_PLAIN : LOOP_AUTO};
 	struct core_opts core = {.cache = &c->opts, .identity = c->identity};
 	int rc = loop_open(&loop, &c->loop);
 
@@ -356,6 +373,8 @@ static void cache_free(struct kvof_cache *c)
 	if (c->fd >= 0)
 		close(c->fd);
 	identity_free(&c->identity);
+	if (c->events != NULL)
+		events_close(&c->events);
 	pthread_mutex_destroy(&c->drain_lock);
 	sem_destroy(&c->opened);
 	sem_destroy(&c->close_posted);
@@ -380,6 +399,8 @@ static int cache_make(const struct kvof_cache_opts *opts, char why[256], struct 
 	sem_init(&c->close_posted, 0, 0);
 	c->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	rc = c->fd < 0 ? -ENOMEM : identity_make(opts, why, &c->identity);
+	if (rc == 0 && opts->event_count > 0)
+		rc = events_open(opts->event_count, &c->events);
 	if (rc != 0) {
 		cache_free(c);
 		return rc;
@@ -579,9 +600,10 @@ int kvof_cache_wait(struct kvof_cache *c, enum kvof_op op, const struct kvof_blo
 }
 
 int door_question(struct kvof_cache *c, const struct kvof_block *blocks, uint32_t n_blocks,
-		  uint64_t deadline_ns, struct kvof_result *results)
+		  uint32_t flags, uint64_t deadline_ns, struct kvof_result *results)
 {
-	struct order order = {.op = KVOF_EXISTS_OP, .deadline_ns = deadline_ns, .question = true};
+	struct order order = {.op = KVOF_EXISTS_OP, .deadline_ns = deadline_ns, .flags = flags,
+		.question = true};
 	int rc = door_enter(c);
 
 	return rc != 0 ? rc : batch_wait(c, &order, blocks, n_blocks, results);

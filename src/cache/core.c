@@ -142,6 +142,8 @@ static void batch_touch(struct core *core, struct cache_batch *batch)
 	struct prefix_ids ids = batch_ids(batch);
 	struct tier *dram = core->tier[KVOF_TIER_DRAM];
 
+	if (batch->question && (batch->flags & KVOF_UNORDERED) == 0)
+		prefix_link(core->known, ids, false);
 	if (dram == NULL || batch->kind == KVOF_DELETE)
 		return;
 	for (uint32_t i = 0; i < batch->count; i++) {
@@ -590,6 +592,8 @@ static void batch_begin(struct core *core, struct cache_batch *batch)
 #ifndef KVOF_PLANT_DEADLINE_IGNORED
 	loop_timer_set(core->loop, &batch->timer, batch->begin_ns + batch->deadline_ns);
 #endif
+	if (batch->question)
+		core->stat.match_asked += batch->count;
 	if (batch->kind == KVOF_SAVE && (batch->flags & KVOF_UNORDERED) == 0)
 		prefix_link(core->known, batch_ids(batch), true);
 }
@@ -604,6 +608,8 @@ void core_submit(struct core *core, struct cache_batch *batch)
 		uint32_t at = batch->kind == KVOF_SAVE ? batch->count - 1 - i : i;
 		struct cache_op *op = &batch->op[at];
 
+		if (batch->kind == KVOF_SAVE)
+			prefix_renew(core->known, &op->tier_op.id, batch->begin_ns);
 		if (!batch->question)
 			list_push_back(bucket_of(core, &op->tier_op.id), &op->link);
 		if (batch->question || op_may_run(core, op))
@@ -668,10 +674,14 @@ int core_pin(struct core *core, const struct kvof_id *ids, uint32_t count, bool 
 int core_hint(struct core *core, const struct kvof_id *ids, uint32_t count,
 	      const struct kvof_hint *hint)
 {
+	int rc;
+
 	loop_must_own(core->loop);
 	for (uint32_t i = 0; core->tier[KVOF_TIER_DRAM] != NULL && i < count; i++)
 		dram_priority(core->tier[KVOF_TIER_DRAM], &ids[i], hint->priority);
-	return prefix_hint(core->known, ids, count, hint, loop_now_ns(core->loop));
+	rc = prefix_hint(core->known, ids, count, hint, loop_now_ns(core->loop));
+	evict_set(core->evict);
+	return rc;
 }
 
 /* --- flush ------------------------------------------------------------------------------------ */

@@ -119,6 +119,22 @@ int core_hint(struct core *core, const struct kvof_id *ids, uint32_t count,
 	      const struct kvof_hint *hint);
 void core_stat(const struct core *core, struct kvof_cache_stat *out);
 
+/* --- what is known without asking (core_match.c) ---------------------------------------------- */
+
+/* What one match asks: a row of blocks. */
+struct core_look {
+	const struct kvof_id *ids;
+	uint32_t count;
+	uint8_t *where;                    /* [count], filled: (1 << tier) bits, 0: not known to be
+					    * anywhere; NULL: only leading is wanted */
+	uint32_t leading;                  /* filled: blocks from the first on that are known */
+};
+/* Takes a lease on those in DRAM. Return: true: tiers below it may have more, and can be asked. */
+bool core_look(struct core *core, struct core_look *look);
+/* Its TTL is over: no tier may serve it. */
+bool core_over(const struct core *core, const struct kvof_id *id);
+struct prefix *core_tree(struct core *core);
+
 /* Waits until all that was submitted before is on every tier, or counted why not. */
 struct core_flush {
 	uint64_t deadline_ns;              /* absolute; 0: none */

@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "cache/core.h"
+#include "cache/events.h"
 #include "cache/identity.h"
 #include "kvof/cache.h"
 #include "loop/loop.h"
@@ -37,6 +38,7 @@ const struct identity *door_identity(const struct kvof_cache *c);
 /* Its numbers; the texts were the caller's. */
 const struct kvof_cache_opts *door_opts(const struct kvof_cache *c);
 uint32_t door_cut_bytes(const struct kvof_cache *c);
+struct events *door_events(const struct kvof_cache *c);    /* NULL: none are kept */
 /* The number of a new batch or request: one series, so that cancel knows what is meant. */
 uint64_t door_number(struct kvof_cache *c);
 
@@ -51,9 +53,9 @@ void door_uncount(struct kvof_cache *c, uint32_t n);
 void door_result(struct kvof_cache *c, const struct kvof_result *r);
 
 /* Asks for each block as match does: in no order with other operations, with a lease; waits for all
- * answers. Return: 0; as kvof_cache_submit(). */
+ * answers. flags: 0, KVOF_UNORDERED. Return: 0; as kvof_cache_submit(). */
 int door_question(struct kvof_cache *c, const struct kvof_block *blocks, uint32_t n_blocks,
-		  uint64_t deadline_ns, struct kvof_result *results);
+		  uint32_t flags, uint64_t deadline_ns, struct kvof_result *results);
 
 /* A question on the caller's stack. */
 struct door_ask {

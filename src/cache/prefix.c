@@ -443,8 +443,6 @@ void prefix_seen(struct prefix *p, enum kvof_tier tier, const struct kvof_id *id
 		return;
 	n = &p->node[at];
 	n->tiers |= (uint8_t)(1u << tier);
-	if ((n->flags & PREFIX_OVER) != 0)
-		prefix_ttl_end(p, at);
 	if (tier != KVOF_TIER_DRAM)
 		n->until[deep_of(tier)] = prefix_tick_of(p, now_ns + p->presence_ns);
 	leaf_use(p, at);
@@ -477,7 +475,8 @@ void prefix_gone(struct prefix *p, const struct kvof_id *id)
 
 	if (at == 0)
 		return;
-	prefix_ttl_end(p, at);
+	if ((p->node[at].flags & PREFIX_OVER) == 0)
+		prefix_ttl_end(p, at);
 	tier_lost(p, at, KVOF_TIER_DRAM);
 	tier_lost(p, at, KVOF_TIER_REMOTE);
 	tier_lost(p, at, KVOF_TIER_FLASH);

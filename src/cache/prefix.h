@@ -46,12 +46,11 @@ void prefix_close(struct prefix **p);
 
 /* --- presence --------------------------------------------------------------------------------- */
 
-/* The tier has the block whole: it was saved, loaded, or said to be there. Brings a block whose
- * TTL was over back to life. */
+/* The tier has the block whole: it was saved, loaded, or said to be there. */
 void prefix_seen(struct prefix *p, enum kvof_tier tier, const struct kvof_id *id, uint64_t now_ns);
 /* The tier does not have it (any more), or what it has can't be used. */
 void prefix_lost(struct prefix *p, enum kvof_tier tier, const struct kvof_id *id);
-/* Deleted from every tier. */
+/* Deleted from every tier, and with it a TTL that has not ended. */
 void prefix_gone(struct prefix *p, const struct kvof_id *id);
 /* Bit (1 << tier) for each tier that is believed to have it. 0 when its TTL is over. */
 uint32_t prefix_where(const struct prefix *p, const struct kvof_id *id, uint64_t now_ns);
@@ -101,12 +100,15 @@ bool prefix_pinned(const struct prefix *p, const struct kvof_id *id);
 int32_t prefix_priority(const struct prefix *p, const struct kvof_id *id);
 /* Its TTL has ended: it is not served any more. */
 bool prefix_over(const struct prefix *p, const struct kvof_id *id, uint64_t now_ns);
+/* It is saved anew: if its TTL has ended, that is forgotten. */
+void prefix_renew(struct prefix *p, const struct kvof_id *id, uint64_t now_ns);
 
 /* When the next TTL ends; UINT64_MAX: none is set. */
 uint64_t prefix_over_at(const struct prefix *p);
-/* Takes one whose TTL has ended, to be deleted everywhere: prefix_gone() when that is done,
+/* Takes one whose TTL has ended, to be deleted everywhere: prefix_over_done() when that is done,
  * prefix_over_again() when it is to be tried again. False: there is none. */
 bool prefix_over_take(struct prefix *p, uint64_t now_ns, struct kvof_id *out);
+void prefix_over_done(struct prefix *p, const struct kvof_id *id);
 void prefix_over_again(struct prefix *p, const struct kvof_id *id, uint64_t at_ns);
 
 struct prefix_stat {

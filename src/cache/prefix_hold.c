@@ -5,9 +5,9 @@
  *
  *   no TTL    prefix_hint()           TTL: served until at_ns
  *   TTL       prefix_over_take()      over: not served; the caller deletes it everywhere
- *   over      prefix_gone()           no TTL, nothing known
+ *   over      prefix_over_done()      no TTL, nothing known
  *   over      prefix_over_again()     over, and on the heap to be taken again
- *   over      prefix_seen()           no TTL: somebody saved it anew
+ *   over      prefix_renew()          no TTL: somebody saves it anew
  */
 #include "cache/prefix_inner.h"
 
@@ -171,6 +171,14 @@ bool prefix_over(const struct prefix *p, const struct kvof_id *id, uint64_t now_
 	return at != 0 && node_over(p, at, now_ns);
 }
 
+void prefix_renew(struct prefix *p, const struct kvof_id *id, uint64_t now_ns)
+{
+	uint32_t at = prefix_at(p, id);
+
+	if (at != 0 && node_over(p, at, now_ns))
+		prefix_ttl_end(p, at);
+}
+
 uint64_t prefix_over_at(const struct prefix *p)
 {
 	const struct heap_node *n = heap_first(&p->over);
@@ -197,6 +205,16 @@ bool prefix_over_take(struct prefix *p, uint64_t now_ns, struct kvof_id *out)
 	p->node[at].flags = PREFIX_OVER;
 	*out = p->node[at].id;
 	return true;
+}
+
+void prefix_over_done(struct prefix *p, const struct kvof_id *id)
+{
+	uint32_t at = prefix_at(p, id);
+
+	if (at == 0 || (p->node[at].flags & (PREFIX_OVER | PREFIX_TTL)) != PREFIX_OVER)
+		return;
+	prefix_ttl_end(p, at);
+	prefix_gone(p, id);
 }
 
 void prefix_over_again(struct prefix *p, const struct kvof_id *id, uint64_t at_ns)

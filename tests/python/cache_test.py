@@ -35,6 +35,15 @@ class Keys(unittest.TestCase):
             self.assertNotEqual(c.keys(range(4, 8)), keys[1:])
             self.assertEqual(c.keys([]), [])
 
+    def test_names_of_an_engine_become_keys_in_one_call(self):
+        with dram() as c:
+            names = ["a", b"b", "\u00e9", bytearray(b"b")]
+            self.assertEqual(c.keys_of(names), [c.key_of(b"a"), c.key_of(b"b"),
+                                                c.key_of("\u00e9".encode()), c.key_of(b"b")])
+            self.assertEqual(c.keys_of([]), [])
+            with self.assertRaises(TypeError):
+                c.keys_of([1])
+
     def test_tokens_in_any_form_give_the_same_keys(self):
         tokens = [5, -1, 2 ** 31 - 1, 0]
         with dram() as c:
@@ -208,6 +217,25 @@ class Errors(unittest.TestCase):
             Cache(None, model={"a": "b"}, dram_bytes=1 << 20)
         with self.assertRaises(Refused):
             dram(model={**MODEL, "block_tokens": "5"})
+
+    def test_s13_an_option_that_is_wrong_or_has_no_effect_is_refused_with_its_name(self):
+        for name, given in (("policy", {"policy": "no-such"}), ("index_blocks", {"index_blocks": 5}),
+                            ("behind_bytes", {"behind_bytes": 1 << 20}),
+                            ("behind_full", {"behind_drop": True}),
+                            ("flash_bytes", {"flash_bytes": 1 << 30}),
+                            ("flash_format", {"flash_format": True}),
+                            ("admission", {"second_touch": ["flash"]}),
+                            ("presence_ns", {"presence_s": 1.0}), ("queues", {"queues": 2}),
+                            ("layer_bytes[1]", {"layers": [4096, 0]}),
+                            ("layer_count", {"layers": 5000}), ("event_count", {"events": 1 << 30}),
+                            ("targets[0]", {"targets": [""]}), ("flash[1]", {"flash": ["/x", ""]})):
+            with self.assertRaises(Refused) as e:
+                dram(**given)
+            self.assertIn(name, str(e.exception))
+        for given in ({"second_touch": ["dram"]}, {"targets": ["tcp://a:1"] * 17},
+                      {"flash": ["a\0b"]}):
+            with self.assertRaises(ValueError):
+                dram(**given)
 
     def test_a_number_too_large_is_refused_not_cut(self):
         for name in ("block_tokens", "part_bytes", "queues", "depth", "digests"):
@@ -418,7 +446,8 @@ class Package(unittest.TestCase):
 
     def test_names_and_fields_are_what_the_manual_says(self):
         self.assertEqual(kvof.Cache, Cache)
-        fields = "ok bytes reason index batch busy released last wait_s verify_s tier".split()
+        fields = ("ok bytes reason index batch busy released last wait_s verify_s tier layer "
+                  "request step").split()
         self.assertEqual(Result.n_sequence_fields, len(fields))
         for name in fields:
             self.assertTrue(hasattr(Result, name))

@@ -64,7 +64,11 @@ class Remote(unittest.TestCase):
                          ["exists", "exists"])
         self.assertEqual(b.match(keys), 2)
         self.assertEqual(a.delete(keys[:1])[0].reason, "ok")
+        # b believes what it learned for a while, and no longer once a load has shown otherwise
+        self.assertEqual([r.reason for r in b.read(keys, [bytearray(100), bytearray(200000)])],
+                         ["absent", "ok"])
         self.assertEqual(b.match(keys), 0)
+        self.assertEqual(b.stats()["presence_wrong"], 1)
 
     def test_another_identity_is_refused_and_the_field_is_named(self):
         c = self.cache()
@@ -153,7 +157,7 @@ class Remote(unittest.TestCase):
         self.assertEqual(c.read(keys, [room])[0].tier, "dram")
         d = self.cache(dram_bytes=1 << 20)
         self.assertEqual([d.read(keys, [room])[0].tier for _ in range(2)], ["remote", "dram"])
-        self.assertEqual(d.stats()["promoted"], 1)
+        self.assertEqual(d.stats()["promoted_dram"], 1)
 
     def test_threads_share_an_array_and_a_forked_child_disturbs_nobody(self):
         c = self.cache()

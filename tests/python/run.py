@@ -61,7 +61,7 @@ def main(argv) -> int:
     os.environ["KVOF_BUILD"] = str(build)
     sys.path[:0] = [str(TOP / "python"), str(HERE)]
     import kvof
-    kvof.__path__.append(str(build / "python" / "kvof"))
+    kvof.__path__.insert(1, str(build / "python" / "kvof"))  # before the tree's own build
     suite = unittest.defaultTestLoader.discover(str(HERE), pattern="*_test.py")
     tests = [t for t in flat(suite) if not argv or any(a in t.id() for a in argv)]
     result = Tap()

@@ -337,6 +337,9 @@ TEST(a_block_whose_ttl_is_over_is_not_there_until_it_is_saved_anew)
 	expect(prefix_over(p, &ids[1], end) && prefix_over_at(p) == end + NS_PER_S);
 	expect(prefix_over_take(p, end + NS_PER_S, &got));
 	prefix_gone(p, &got);
+	expect(prefix_over(p, &ids[1], end));
+	prefix_over_done(p, &got);
+	prefix_over_done(p, &got);
 	expect_int(stat_of(p).over, 1);
 	expect(!prefix_over(p, &ids[1], end));
 	expect_int(match(p, ids, 3, end), 1);
@@ -358,9 +361,17 @@ TEST(a_save_ends_a_deletion_that_was_to_be_tried_again)
 	expect(prefix_over_take(p, NOW + 1, &got));
 	prefix_over_again(p, ids, NOW + NS_PER_S);
 	prefix_seen(p, KVOF_TIER_REMOTE, ids, NOW);
-	expect(!prefix_over(p, ids, NOW) && prefix_over_at(p) == UINT64_MAX);
+	expect(prefix_over(p, ids, NOW) && prefix_where(p, ids, NOW) == 0);
+	prefix_renew(p, ids, NOW);
+	expect(!prefix_over(p, ids, NOW) && prefix_where(p, ids, NOW) != 0);
+	expect(prefix_over_at(p) == UINT64_MAX);
 	prefix_over_again(p, ids, NOW + NS_PER_S);
 	expect(prefix_over_at(p) == UINT64_MAX);
+	expect_int(prefix_hint(p, ids, 1, &hint, NOW), 0);
+	prefix_renew(p, ids, NOW);
+	expect(prefix_over(p, ids, NOW + 1));
+	prefix_renew(p, ids, NOW + 1);
+	expect(!prefix_over(p, ids, NOW + 1) && prefix_over_at(p) == UINT64_MAX);
 	hint.ttl_ns = UINT64_MAX;
 	expect_int(prefix_hint(p, ids, 1, &hint, NOW), 0);
 	expect(!prefix_over(p, ids, UINT64_MAX - 2));
@@ -431,7 +442,7 @@ TEST(random_calls_keep_the_tree_and_a_plain_list_of_the_same_opinion)
 		random_step(p, &m, &rng, now);
 		now += prng_below(&rng, NS_PER_MS / 10);
 		while (prefix_over_take(p, now, &got))
-			prefix_gone(p, &got);
+			prefix_over_done(p, &got);
 		for (uint32_t k = 0; k < 512; k++) {
 			if (m.end_ns[k] == 0 || m.end_ns[k] > now)
 				continue;
