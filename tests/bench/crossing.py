@@ -85,6 +85,7 @@ class Arm:
     def __init__(self, name, blocks, pace, **options):
         from kvof import Cache
         self.name, self.blocks, self.pace = name, blocks, pace
+        self.never = threading.Event()
         self.cache = Cache(options.pop("target", None), model={"model": f"crossing-{name}"},
                            block_tokens=1, part_bytes=BLOCK + 64, deadline_s=600.0, **options)
         self.keys = [self.cache.keys([session * blocks + b for b in range(blocks)])
@@ -112,7 +113,7 @@ class Arm:
             if bad:
                 raise SystemExit(f"error: {self.name}: not restored: {bad[0].reason}")
             due = begin + min(at + WINDOW, self.blocks) * BLOCK / self.pace
-            time.sleep(max(0.0, due - time.monotonic()))
+            self.never.wait(max(0.0, due - time.monotonic()))
         out[number] = time.monotonic() - begin
 
     def gear(self, concurrency):
