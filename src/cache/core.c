@@ -380,6 +380,16 @@ static void learn(struct core *core, const struct kvof_id *id, enum kvof_op kind
 		core_seen(core, id, tier, false);
 }
 
+/* It came into DRAM just now; the one after it may be there already: saves begin with the tail. */
+static void link_next(struct core *core, const struct cache_op *op)
+{
+	const struct cache_batch *batch = op->batch;
+
+	if ((batch->flags & KVOF_UNORDERED) == 0 && op->index + 1 < batch->count)
+		dram_link(core->tier[KVOF_TIER_DRAM], &batch->op[op->index + 1].tier_op.id,
+			  &op->tier_op.id);
+}
+
 static void answered(struct core *core, struct cache_op *op, enum kvof_reason reason)
 {
 	enum kvof_op kind = op->batch->kind;
@@ -391,8 +401,10 @@ static void answered(struct core *core, struct cache_op *op, enum kvof_reason re
 	if (reason == KVOF_OK && kind == KVOF_DELETE && op->tier != KVOF_TIER_DRAM)
 		core_changed(core, &op->tier_op.id, op->tier, false);
 	op->any = op->any || reason == KVOF_OK;
-	op->fresh = op->fresh || (kind == KVOF_SAVE && op->tier == KVOF_TIER_DRAM &&
-				  reason == KVOF_OK);
+	if (kind == KVOF_SAVE && op->tier == KVOF_TIER_DRAM && reason == KVOF_OK) {
+		op->fresh = true;
+		link_next(core, op);
+	}
 	worse(op, reason);
 	learn(core, &op->tier_op.id, kind, op->tier, reason);
 }
@@ -419,6 +431,8 @@ static enum kvof_reason verdict(struct core *core, struct cache_op *op, enum kvo
 
 static void load_served(struct core *core, struct cache_op *op)
 {
+	if (op->fresh && core->tier[KVOF_TIER_DRAM] != NULL)
+		link_next(core, op);
 	core_used(core, &op->tier_op.id, op->tier);
 	finish(core, op, KVOF_OK);
 }

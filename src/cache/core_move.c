@@ -49,6 +49,13 @@ static int32_t dram_wants(void *arg, const struct kvof_id *id)
 	return prefix_priority(core->known, id);
 }
 
+static bool dram_parent(void *arg, const struct kvof_id *id, struct kvof_id *out)
+{
+	const struct core *core = arg;
+
+	return prefix_parent(core->known, id, out);
+}
+
 static bool dram_held(void *arg, const struct kvof_id *id)
 {
 	const struct core *core = arg;
@@ -66,6 +73,7 @@ static void dram_changed(void *arg, const struct kvof_id *id, bool there)
 
 const struct dram_events core_dram_events = {
 	.priority = dram_wants,
+	.parent = dram_parent,
 	.held = dram_held,
 	.changed = dram_changed,
 };

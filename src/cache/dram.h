@@ -14,6 +14,8 @@
 /* What the owner knows about blocks; any of them NULL: nothing. */
 struct dram_events {
 	int32_t (*priority)(void *arg, const struct kvof_id *id);  /* when it comes */
+	/* The block before it in its sequence. False: not known. */
+	bool (*parent)(void *arg, const struct kvof_id *id, struct kvof_id *out);
 	/* Not to be evicted now: leased or pinned by the engine. */
 	bool (*held)(void *arg, const struct kvof_id *id);
 	/* It is there, or gone: evicted or deleted. */

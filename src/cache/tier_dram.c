@@ -34,6 +34,8 @@
 #define DRAM_LATENCY_NS 10000              /* two turns of the loop */
 #define DRAM_HUGE_BYTES (2 * MiB)
 
+_Static_assert(DRAM_NONE == POLICY_NONE, "a slot is the policy's slot");
+
 struct dram_entry {
 	struct list_link link;             /* on idle, or on stays, or on none */
 	struct kvof_id id;
@@ -66,6 +68,7 @@ struct dram {
 	uint32_t fills;
 	uint64_t stay_pieces, pinned_pieces;
 	uint64_t now_ns;                   /* of the search for a victim */
+	uint32_t parent;                   /* of the block that wants room: it stays as well */
 	struct dram_stat stat;
 	uint64_t bytes_per_s, loads, queued_bytes;
 };
@@ -218,12 +221,24 @@ static void entry_remove(struct dram *d, struct dram_entry *e)
 
 /* --- room ------------------------------------------------------------------------------------- */
 
+/* The slot of the block before this one; DRAM_NONE: not known, or not held. */
+static uint32_t parent_of(struct dram *d, const struct kvof_id *id)
+{
+	const struct dram_entry *e = NULL;
+	struct kvof_id parent;
+
+	if (d->events != NULL && d->events->parent != NULL &&
+	    d->events->parent(d->arg, id, &parent))
+		e = entry_find(d, &parent);
+	return e != NULL ? slot_of(d, e) : DRAM_NONE;
+}
+
 static bool may_go(void *arg, uint32_t slot)
 {
 	const struct dram *d = arg;
 	const struct dram_entry *e = &d->entry[slot];
 
-	if (entry_stays(e, d->now_ns))
+	if (entry_stays(e, d->now_ns) || slot == d->parent)
 		return false;
 	return d->events == NULL || d->events->held == NULL || !d->events->held(d->arg, &e->id);
 }
@@ -246,11 +261,12 @@ static bool room_possible(struct dram *d, uint32_t pieces)
 
 /* Frees pieces by dropping what the policy names. False when too much stays: nothing is dropped
  * then, unless it is the owner who holds the rest. */
-static bool room_make(struct dram *d, uint32_t pieces)
+static bool room_make(struct dram *d, uint32_t pieces, const struct kvof_id *id)
 {
 	d->now_ns = loop_now_ns(d->loop);
 	if (d->piece_free >= pieces)
 		return true;
+	d->parent = policy_tails_first(d->policy) ? parent_of(d, id) : DRAM_NONE;
 	if (!room_possible(d, pieces))
 		return false;
 	while (d->piece_free < pieces) {
@@ -289,7 +305,7 @@ static struct dram_entry *entry_take(struct dram *d, const struct kvof_id *id, u
 static void entry_publish(struct dram *d, struct dram_entry *e)
 {
 	uint32_t *bucket = bucket_of(d, &e->id), slot = slot_of(d, e);
-	struct policy_item item = {.key = key_of(&e->id), .parent = POLICY_NONE,
+	struct policy_item item = {.key = key_of(&e->id), .parent = parent_of(d, &e->id),
 				   .units = pieces_for(d, e->bytes)};
 
 	if (d->events != NULL && d->events->priority != NULL)
@@ -416,7 +432,7 @@ static enum kvof_reason fill_end(struct dram *d, struct dram_entry *e, enum kvof
 /* Begins to fill an entry. False: there is no room now. */
 static bool save_begin(struct dram *d, struct tier_op *op)
 {
-	if (!room_make(d, pieces_for(d, op->bytes)))
+	if (!room_make(d, pieces_for(d, op->bytes), &op->id))
 		return false;
 	copy_begin(d, op, entry_take(d, &op->id, op->bytes));
 	return true;
@@ -637,7 +653,7 @@ static struct dram_entry *promote_take(struct dram *d, const struct tier_op *op,
 		return NULL;
 	}
 #endif
-	if (!room_make(d, pieces)) {
+	if (!room_make(d, pieces, &op->id)) {
 		d->stat.refused++;
 		return NULL;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saves that are answered from DRAM and written behind it, and touches that keep heads on the array. */
+/* Saves that are answered from DRAM and written behind it; touches that keep heads on the array. */
 #include "kt.h"
 
 #include "cache_sim_host.h"
@@ -60,8 +60,9 @@ static void flush_run(void)
 {
 	uint64_t now = loop_now_ns(fix.loop);
 
-	flush = (struct core_flush){.done = flush_done,
-				    .deadline_ns = flush_within_ns != 0 ? now + flush_within_ns : 0};
+	flush = (struct core_flush){.done = flush_done};
+	if (flush_within_ns != 0)
+		flush.deadline_ns = now + flush_within_ns;
 	core_flush(fix.core, &flush);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tier below DRAM that answers what the test says: implements struct tier_ops over a small map, on
- * any loop. hook() sees each operation first and may answer it or leave it hanging; hanging ones end
- * at their deadline (KVOF_LATE) or when they are canceled. Included once.
+ * A tier below DRAM that answers what the test says: implements struct tier_ops over a small map,
+ * on any loop. hook() sees each operation first and may answer it or leave it hanging; hanging ones
+ * end at their deadline (KVOF_LATE) or when they are canceled. Included once.
  */
 #ifndef KVOF_TESTS_UNIT_CACHE_CORE_TIER_H
 #define KVOF_TESTS_UNIT_CACHE_CORE_TIER_H
