@@ -333,7 +333,7 @@ void carry_lost(struct store_op *op)
 	slot_fail(slot);
 }
 
-bool carry_take_back(struct drive *d, const struct kv_key *key, uint64_t sequence)
+bool carry_take_back(struct drive *d, const struct kv_key *key, uint64_t sequence, uint8_t kind)
 {
 	struct store *st = d->st;
 	uint32_t entry = index_find(st->index, key);
@@ -346,6 +346,15 @@ bool carry_take_back(struct drive *d, const struct kv_key *key, uint64_t sequenc
 			continue;
 		d->carry_sequence[i] = CARRY_NOT;
 		d->carry_failed = true;
+		/* What could not be read was written off, and that is lost: it is known again, so
+		 * that a delete of it is logged. */
+		if (kind == FMT_DELETE && d->evict_entries[i].kind == FMT_PUT &&
+		    entry == INDEX_NONE && store_index_has_room(st)) {
+			struct index_place place = original_place(d, i);
+
+			index_entry_set(st, key, &place);
+			index_entry_drop(st, index_find(st->index, key));
+		}
 		if (entry != INDEX_NONE && index_place(st->index, entry).drive == d->index &&
 		    index_place(st->index, entry).sequence == sequence) {
 			struct index_place place = original_place(d, i);

@@ -274,6 +274,10 @@ static void listed_check(struct checker *c, uint32_t segment, const struct frame
 		if (wrong == NULL && (info.sequence != sequence || info.key.len != e->key_len ||
 				      memcmp(info.key.byte, e->key, sizeof(e->key)) != 0))
 			wrong = "not the one that the footer lists";
+		if (wrong == NULL && e->kind == FMT_PUT &&
+		    (info.kind != FMT_PUT || info.value_bytes != le32_get(e->value_bytes) ||
+		     info.stripe != e->stripe))
+			wrong = "the footer lists it with another length, or as another part";
 		/* A value may be listed as deleted: after a flush that failed. */
 		record_count(c, e->kind, le32_get(e->value_bytes));
 		if (wrong == NULL || e->kind == FMT_DELETE)

@@ -127,7 +127,7 @@ void evict_abandon(struct drive *d)
 /* False: waiting for a free segment is in vain as things are. */
 bool evict_possible(const struct drive *d)
 {
-	if (d->evict_state != EVICT_IDLE || d->segments_held > 0)
+	if (d->evict_state != EVICT_IDLE || d->segments_held > 0 || scrub_repairs(d))
 		return true;
 	for (unsigned i = 0; i < STORE_LOGS; i++) {
 		if (d->log[i].state > SEGLOG_OPEN && d->st->opts.evict)

@@ -413,6 +413,12 @@ static inline struct op_state *op_state(struct store_op *op)
 }
 
 /* The store closes, and no operation waits for room of this drive. */
+/* For an entry more than there are and than puts on their way may yet need. */
+static inline bool store_index_has_room(const struct store *st)
+{
+	return index_count(st->index) + st->puts_placed < index_keys_max(st->index);
+}
+
 static inline bool drive_ends(const struct drive *d)
 {
 	return d->st->closing && list_empty(&d->op_wait);
@@ -505,6 +511,8 @@ int scrub_open(struct drive *d);             /* once the drive is recovered */
 void scrub_stop(struct drive *d);
 void scrub_free(struct drive *d);
 uint64_t scrub_started_ns(const struct drive *d);
+/* A footer is being written anew: its segment is back soon. */
+bool scrub_repairs(const struct drive *d);
 
 /* drive.c */
 int drive_init(struct drive *d);
@@ -566,8 +574,9 @@ void carry_written(struct store_op *op);
 /* Its write failed. */
 void carry_lost(struct store_op *op);
 void carry_io_done(struct drive *d);
-/* After a failed flush: true if that record is a copy; the old place counts again. */
-bool carry_take_back(struct drive *d, const struct kv_key *key, uint64_t sequence);
+/* After a failed flush: true if that record (kind: enum fmt_kind) is a copy; the old place counts
+ * again. */
+bool carry_take_back(struct drive *d, const struct kv_key *key, uint64_t sequence, uint8_t kind);
 /* The entry of the index whose record is entry i of the segment that goes, or INDEX_NONE. A value
  * that a failed flush took back is listed as deleted, but known as one that can't be read. */
 uint32_t carry_entry(const struct drive *d, uint32_t i, struct kv_key *key);

@@ -390,6 +390,11 @@ static void repair_step(struct drive *d)
 	page_submit(d, d->segment_blocks - blocks, (uint64_t)blocks << FMT_BLOCK_SHIFT);
 }
 
+bool scrub_repairs(const struct drive *d)
+{
+	return d->scrub.state == SCRUB_REPAIR && d->scrub.busy;
+}
+
 static void repaired(struct drive *d, int res)
 {
 	struct segment *seg = &d->segment[d->scrub.segment];

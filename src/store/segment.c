@@ -353,8 +353,9 @@ int segment_place(struct drive *d, struct store_op *op)
 	if (!st->opts.evict && s->kind != OP_CARRY && d->evict_state == EVICT_CARRY &&
 	    d->free_count == 0)
 		return -EAGAIN;
-	if (s->kind == OP_PUT &&
-	    index_count(st->index) + st->puts_placed >= index_keys_max(st->index)) {
+	/* A key that is known needs no room; should its entry go meanwhile, it leaves its own. */
+	if (s->kind == OP_PUT && !store_index_has_room(st) &&
+	    index_find(st->index, &op->key) == INDEX_NONE) {
 		if (!st->opts.evict && st->puts_placed == 0)
 			return -ENOSPC;
 		st->index_pressure = true;           /* a put that fails, a delete or an eviction */
@@ -567,7 +568,7 @@ static void log_take_back(struct seg_log *log)
 		uint32_t entry;
 
 		memcpy(key.byte, e->key, sizeof(key.byte));
-		if (carry_take_back(log->drive, &key, sequence)) {
+		if (carry_take_back(log->drive, &key, sequence, e->kind)) {
 			memset(e, 0, sizeof(*e));    /* the original is as good as before */
 			continue;
 		}

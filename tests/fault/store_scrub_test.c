@@ -233,6 +233,69 @@ TEST(a_scrub_gives_way_to_hosts_and_agrees_with_eviction)
 	rig_end(&g);
 }
 
+static bool repairs(void *arg)
+{
+	struct drive *d = &((struct rig *)arg)->st->drive[0];
+
+	return d->scrub.state == SCRUB_REPAIR && !d->scrub.busy;
+}
+
+static bool repairs_now(void *arg)
+{
+	return scrub_repairs(&((struct rig *)arg)->st->drive[0]);
+}
+
+TEST(no_put_is_refused_while_the_segment_to_clean_gets_its_footer_anew)
+{
+	uint32_t keys = 0, segment, victim[64], victims = 0;
+	unsigned began_in = 0, refused = 0;
+	struct rig_op del[64], put;
+	struct rig g;
+	uint8_t *tail;
+
+	rig_begin(&g, 9, 1, 8 * MiB);
+	g.opts.evict = false;
+	g.opts.segment_bytes = 1 << 20;
+	g.opts.scrub_bytes = 64 << 20;
+	expect_int(rig_open(&g), 0);
+	while (rig_put(&g, keys, 1, 60000) == 0)
+		keys++;
+	expect(is_sealed(&g, 0));
+	segment = segment_of_block(&g.st->drive[0], place_of(&g, 0).block);
+	tail = sim_disk_bytes(g.path[0], NULL) +
+	       ((fmt_segment_block(1 << 20, segment + 1) - 1) << FMT_BLOCK_SHIFT);
+	tail[16] ^= 1;
+	expect(sim_run_until(repairs, &g, DAY));
+	sim_fault_at(SIM_DISK_SLOW, 1);
+	expect(sim_run_until(repairs_now, &g, NS_PER_S));
+	for (uint32_t i = 0; i < keys && victims < 64; i++) {
+		if (segment_of_block(&g.st->drive[0], place_of(&g, i).block) == segment)
+			victim[victims++] = i;
+	}
+	expect(victims > 4);
+	memset(del, 0, sizeof(del));
+	for (uint32_t i = 0; i < victims; i++) {
+		del[i].op = (struct store_op){.key = rig_key(victim[i]), .done = rig_op_done};
+		store_delete(g.st, &del[i].op);
+	}
+	for (uint32_t i = 0; i < victims; i++) {
+		expect(rig_wait(&del[i].done));
+		expect_int(del[i].res, 0);
+	}
+	/* What is left of the open segment is filled, then a put needs the one that is mended. */
+	for (unsigned i = 0; i < 18; i++) {
+		began_in += repairs_now(&g);
+		expect(rig_put_start(&g, &put, keys + i, 1, 60000, STORE_PUT_ANY));
+		expect(rig_wait(&put.done));
+		/* Whether there is room is known when it is back. */
+		expect(put.res == 0 || (put.res == -ENOSPC && !repairs_now(&g)));
+		refused += put.res != 0;
+		store_buf_give(g.st, &put.buf);
+	}
+	expect(began_in > refused && refused > 0);
+	rig_end(&g);
+}
+
 TEST(a_drive_that_dies_or_hangs_in_a_scrub_is_given_up_and_the_store_closes)
 {
 	for (unsigned how = 0; how < 3; how++) {

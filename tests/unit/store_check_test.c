@@ -107,6 +107,42 @@ TEST(each_kind_of_damage_is_found_and_named)
 	rig_end(&g);
 }
 
+/* A footer whose checksum is right and that lists a value otherwise than its record has it. */
+TEST(a_footer_that_lists_a_value_with_another_length_or_stripe_is_found)
+{
+	for (unsigned what = 0; what < 2; what++) {
+		uint64_t bytes, segment = FMT_FIRST_SEGMENT_BLOCK * FMT_BLOCK_BYTES;
+		static struct fmt_entry entries[1024];
+		struct fmt_segment_info info;
+		struct fmt_super_info super;
+		struct store_check c;
+		struct fmt_place at;
+		uint8_t *medium, *end, *footer;
+		struct rig g;
+
+		made(&g, true);
+		medium = sim_disk_bytes("drive0", &bytes);
+		expect(fmt_super_check(medium, 0, &super) == FMT_SUPER_OK);
+		at = (struct fmt_place){super.store_id, super.drive,
+			FMT_FIRST_SEGMENT_BLOCK + (1 << 20) / FMT_BLOCK_BYTES - 1};
+		end = medium + segment + (1 << 20);
+		expect(fmt_footer_check(end - FMT_BLOCK_BYTES, &at, 1 << 20, &info) == NULL);
+		footer = end - (fmt_footer_blocks(info.entry_count) << FMT_BLOCK_SHIFT);
+		expect(fmt_footer_entries(footer, &info, entries) == NULL);
+		expect(info.entry_count > 2 && entries[1].kind == FMT_PUT);
+		if (what == 0)
+			entries[1].value_bytes = le32_of(le32_get(entries[1].value_bytes) - 1);
+		else
+			entries[1].stripe = FMT_STRIPE_HEAD;
+		fmt_footer_write(footer, &at, 1 << 20, &info, entries);
+		c = checked(&g);
+		if (c.records_bad != 1)
+			fail_msg("%u: %s", what, said);
+		expect(strstr(said, "the footer lists it with another length") != NULL);
+		rig_end(&g);
+	}
+}
+
 TEST(a_store_that_is_open_and_a_drive_of_no_store_are_refused)
 {
 	struct rig g;
