@@ -132,7 +132,7 @@ class Memory(unittest.TestCase):
         get, put = self.c.submit_batch_get, self.c.submit_batch_set
         for call, some, buffers, text in ((get, names, [room], "1 buffers"),
                                           (get, names, [room, b"xxxx"], "not writable"),
-                                          (put, [1, 2], [room, room], "encode"),
+                                          (put, [1, 2], [room, room], "int"),
                                           (put, names, [room, None], "NoneType")):
             ok, why, bools = finish(self.c, call(some, buffers))
             self.assertIn(text, why)
@@ -244,14 +244,15 @@ class Options(unittest.TestCase):
         for name, value in (("dram", 5), ("dram", "5"), ("dram", "-1MiB"), ("dram", "1MB"),
                             ("load", "5"), ("load", 5), ("load", "soon"), ("queues", "4"),
                             ("queues", True), ("strict", 1), ("model", "x"), ("target", 4420),
-                            ("part", "1KiB"), ("part", "1TiB"), ("depth", 1 << 40)):
+                            ("part", "1KiB"), ("part", "1TiB"), ("depth", 1 << 40),
+                            ("flash", "/x"), ("second_touch", ["dram"]), ("policy", "best")):
             with self.assertRaises((ValueError, OverflowError)) as e:
                 Connector(**{"dram": "1MiB", "target": "tcp://127.0.0.1:1", "strict": False,
                              name: value})
             self.assertNotEqual(str(e.exception), "")
         with self.assertRaises(ValueError) as e:
             Connector()
-        self.assertIn("neither target", str(e.exception))
+        self.assertIn("names no target", str(e.exception))
 
     def test_an_array_that_is_not_there_is_told_with_what_to_do(self):
         with self.assertRaises(OSError) as e:
