@@ -1,0 +1,316 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""kvof beside fs_native, Redis and Mooncake Store under LMCache's own bench (`lmcache bench l2`), in one run.
+
+lmcache.py [BUILD] [--set SIZE_MIB] [--keys N] [--in-flight 1,4,16] [--rounds N] [--arms a,b,...]
+           [--folder DIR] [--json FILE]
+
+Objects of 4 MiB, verification on. N times, for each number in flight, all arms in turn; a run starts its
+store anew and moves --set MiB (at least; whole rounds) into it and out of it. Stores that keep values in
+the memory of a process of their own are then run once more as they are ("again": Redis under the same
+names, so that it has memory at hand; Mooncake emptied first; kvof under new names, evicting), since memory
+that is touched for the first time costs more than the copy. CPU is of LMCache's process and the store's
+together, a GB of objects.
+
+arms: kvof          kvof serve on loopback, a mem drive
+      kvof-files    kvof serve on loopback, two files, O_DIRECT
+      kvof-dram     libkvof's DRAM alone, in LMCache's process
+      fs_native     LMCache's files, use_odirect, four workers
+      redis         LMCache's resp, Redis on loopback, no persistence
+      mooncake      Mooncake Store over TCP: master, a node that holds the values (lmcache_mooncake.py)
+
+Needs `tools/engines-env.sh --rivals`. Prints a table; --json writes everything. Never fails for a slow arm.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TOP = HERE.parents[1]
+ENGINES = TOP / "tests/engines"
+LMCACHE = TOP / "build/venv-lmcache"
+MOONCAKE = TOP / "build/venv-mooncake"
+OBJECT = 4 << 20
+MIB = 1 << 20
+
+
+def port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Arm:
+    """One store, started for one run: its processes, and what LMCache is told to reach it."""
+    name = ""
+    again = False                 # run once more, with its memory touched
+
+    def __init__(self, o, folder: Path):
+        self.o, self.folder, self.processes, self.runs = o, folder / self.name, [], 0
+        self.folder.mkdir()
+        self.start()
+
+    def start(self) -> None:
+        pass
+
+    def begin(self) -> dict:
+        """The adapter's JSON for the next run."""
+        self.runs += 1
+        return self.spec()
+
+    def spec(self) -> dict:
+        raise NotImplementedError
+
+    def spawn(self, *args, ready: str, **kw):
+        log = open(self.folder / "log", "ab")
+        p = subprocess.Popen([str(a) for a in args], stdout=subprocess.PIPE, stderr=log, text=True,
+                             **kw)
+        self.processes.append(p)
+        while ready not in (line := p.stdout.readline()):
+            if not line:
+                raise RuntimeError(f"{self.name}: {args[0]} did not start: {self.folder / 'log'}")
+        return line
+
+    def stop(self) -> None:
+        for p in reversed(self.processes):
+            p.send_signal(signal.SIGTERM)
+        for p in self.processes:
+            try:
+                p.wait(20)
+            except subprocess.TimeoutExpired:
+                p.kill()
+                p.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Kvof(Arm):
+    name = "kvof"
+    again = True
+
+    def drives(self):
+        return ["--drive", f"mem,size={self.o.room >> 20}MiB"]
+
+    def start(self):
+        self.target = self.spawn(self.o.build / "kvof", "serve", "--listen", "tcp://127.0.0.1:0",
+                                 "--control", "none", *self.drives(), ready="ready").split()[1]
+
+    def where(self):
+        return {"target": self.target}
+
+    def spec(self):
+        return {"type": "native_plugin", "module_path": "kvof.lmcache", "class_name": "Connector",
+                "adapter_params": {**self.where(), "model_id": f"{self.name} {self.runs}"}}
+
+
+class KvofFiles(Kvof):
+    name = "kvof-files"
+    again = False
+
+    def drives(self):
+        each = f"size={self.o.room >> 21}MiB"
+        return [a for i in range(2) for a in ("--drive", f"{self.folder}/d{i},{each}")]
+
+
+class KvofDram(Kvof):
+    name = "kvof-dram"
+    again = False
+
+    def start(self):
+        pass
+
+    def where(self):
+        return {"dram": f"{self.o.room >> 20}MiB"}
+
+
+class FsNative(Arm):
+    name = "fs_native"
+
+    def spec(self):
+        return {"type": "fs_native", "base_path": str(self.folder), "num_workers": 4,
+                "use_odirect": True}
+
+
+class Redis(Arm):
+    name = "redis"
+    again = True
+
+    def start(self):
+        self.port = port()
+        self.spawn("redis-server", "--port", self.port, "--bind", "127.0.0.1", "--save", "",
+                   "--appendonly", "no", "--dir", self.folder, ready="Ready to accept")
+
+    def spec(self):
+        return {"type": "resp", "host": "127.0.0.1", "port": self.port}
+
+
+class Mooncake(Arm):
+    name = "mooncake"
+    again = True
+
+    def start(self):
+        self.port = port()
+        log = open(self.folder / "master", "ab")
+        self.processes.append(subprocess.Popen(
+            [MOONCAKE / "bin/mooncake_master", "-rpc_address", "127.0.0.1", "-rpc_port",
+             str(self.port), "-metrics_port", str(port()), "-eviction_high_watermark_ratio", "1"],
+            stdout=log, stderr=log))
+        until = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                break
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+        self.spawn(MOONCAKE / "bin/python", ENGINES / "lmcache_mooncake.py", "node",
+                   f"127.0.0.1:{self.port}", self.o.room, ready="ready 0", stdin=subprocess.PIPE)
+
+    def spec(self):
+        node = self.processes[-1]
+        node.stdin.write("forget\n")
+        node.stdin.flush()
+        while "ready" not in node.stdout.readline():
+            pass
+        return {"type": "native_plugin", "module_path": "lmcache_mooncake",
+                "class_name": "MooncakeConnector",
+                "adapter_params": {"master": f"127.0.0.1:{self.port}"}}
+
+    def stop(self):
+        if len(self.processes) > 1:
+            self.processes[-1].stdin.close()
+        super().stop()
+
+
+ARMS = {a.name: a for a in (Kvof, KvofFiles, KvofDram, FsNative, Redis, Mooncake)}
+
+
+def bench(arm: Arm, in_flight: int):
+    """One run of the bench. What lmcache_arm.py wrote, or what went wrong."""
+    o = arm.o
+    rounds = max(1, -(-o.set // (in_flight * o.keys * OBJECT)))
+    with tempfile.TemporaryDirectory(prefix="kvof-lmcache-") as folder:
+        out = Path(folder, "out.json")
+        args = [LMCACHE / "bin/python", ENGINES / "lmcache_arm.py", out,
+                ",".join(str(p.pid) for p in arm.processes), "bench", "l2", "--l2-adapter",
+                json.dumps(arm.begin()), "--num-keys", o.keys, "--in-flight", in_flight,
+                "--data-size-kb", OBJECT >> 10, "--rounds", rounds, "--warmup-rounds", 1,
+                "--l1-align-bytes", 4096, "--no-skip-verify", "--lookup-max-hit-rate", 1,
+                "--format", "json", "--output", Path(folder, "summary.json")]
+        done = subprocess.run([str(a) for a in args], env=o.env, capture_output=True, text=True,
+                              check=False)
+        notes = json.loads(out.read_text()) if out.exists() else {}
+    good = done.returncode == 0 and notes and "data verified OK" in done.stdout
+    for note in notes.values():
+        good = good and all(n == note["keys"] for n in note["succeeded"][1:])
+    if not good:
+        lost = {k: sum(n["keys"] - s for s in n["succeeded"]) for k, n in notes.items()}
+        print(f"{arm.name}, {in_flight} in flight: not all objects were there ({lost}) or the bench "
+              f"failed: {(done.stderr.strip().splitlines() or ['?'])[-1]}", file=sys.stderr)
+    return notes, bool(good)
+
+
+def run(kind, in_flight: int, number: int, results: dict, o, folder: Path) -> None:
+    """Starts a store, benches it once or twice, ends it."""
+    arm = kind(o, folder)
+    try:
+        for turn in ("", " again")[:1 + arm.again]:
+            notes, good = bench(arm, in_flight)
+            if good:
+                results.setdefault((arm.name + turn, in_flight), []).append(notes)
+            print(f"run {number + 1}, {in_flight} in flight, {arm.name}{turn}: "
+                  f"{'done' if good else 'does not count'}", file=sys.stderr, flush=True)
+    finally:
+        arm.stop()
+
+
+def row_make(arm: str, in_flight: int, op: str, runs: list, o) -> dict:
+    """All rounds of all runs of one arm."""
+    per_round = in_flight * o.keys * OBJECT
+    rates = [per_round * len(r[op]["seconds"][1:]) / sum(r[op]["seconds"][1:]) for r in runs]
+    seconds = sorted(s for r in runs for s in r[op]["seconds"][1:])
+    cpu = [r[op]["cpu_s"] / (per_round * r[op]["rounds"] / 1e9) for r in runs]
+    return {"arm": arm, "in_flight": in_flight, "op": op, "runs": len(runs), "rounds": len(seconds),
+            "bytes_per_s": statistics.median(rates), "least": min(rates), "most": max(rates),
+            "round_bytes": per_round, "round_p50_s": statistics.median(seconds),
+            "round_p99_s": seconds[min(len(seconds) - 1, int(len(seconds) * 0.99))],
+            "cpu_s_per_gb": statistics.median(cpu)}
+
+
+def table(rows: list) -> None:
+    rate = {(r["arm"], r["in_flight"], r["op"]): r["bytes_per_s"] for r in rows}
+    print("\n| op | in flight | arm | GB/s, median run (least..most) | of redis | of mooncake | round p50, p99 "
+          "| CPU s/GB |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for r in sorted(rows, key=lambda r: (r["op"] == "load", r["in_flight"])):
+        turn = " again" if r["arm"].endswith(" again") else ""
+        beside = [rate.get((rival + turn, r["in_flight"], r["op"])) for rival in ("redis", "mooncake")]
+        ratio = [f"{r['bytes_per_s'] / other:.2f}" if other else "–" for other in beside]
+        print(f"| {r['op']} | {r['in_flight']} | {r['arm']} | {r['bytes_per_s'] / 1e9:.2f} "
+              f"({r['least'] / 1e9:.2f}..{r['most'] / 1e9:.2f}) | {ratio[0]} | {ratio[1]} "
+              f"| {r['round_p50_s'] * 1e3:.1f}, {r['round_p99_s'] * 1e3:.1f} ms "
+              f"| {r['cpu_s_per_gb']:.2f} |")
+
+
+def options(argv):
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("build", nargs="?", default=TOP / "build", type=Path)
+    p.add_argument("--set", type=int, default=2048, help="MiB that each run moves (2048)")
+    p.add_argument("--keys", type=int, default=4, help="objects a batch (4)")
+    p.add_argument("--in-flight", default="1,4,16", help="batches in flight (1,4,16)")
+    p.add_argument("--rounds", type=int, default=3, help="runs of each arm (3)")
+    p.add_argument("--arms", default=",".join(ARMS), help=f"of {', '.join(ARMS)}")
+    p.add_argument("--folder", default=None, help="where files lie (the build folder)")
+    p.add_argument("--json", type=Path, help="everything, as JSON")
+    o = p.parse_args(argv)
+    o.build = o.build.resolve()
+    o.set <<= 20
+    o.in_flight = [int(n) for n in o.in_flight.split(",")]
+    # the set, its warm-up round, what a log-structured store must keep free; twice: the run before
+    o.room = 2 * (o.set + max(o.in_flight) * o.keys * OBJECT) + 512 * MIB
+    path = [TOP / "python", o.build / "python", ENGINES,
+            *(MOONCAKE / "lib").glob("python3.*/site-packages")]
+    o.env = {**os.environ, "LMCACHE_DISABLE_BANNER": "1", "PYTHONHASHSEED": "0",
+             "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "PYTHONPATH": ":".join(str(p) for p in path)}
+    return o
+
+
+def main(argv) -> int:
+    o = options(argv)
+    folder = Path(tempfile.mkdtemp(prefix="bench-lmcache-", dir=o.folder or TOP / "build"))
+    results, names = {}, o.arms.split(",")
+    print(f"load at the start {os.getloadavg()[0]:.2f} of {os.cpu_count()} cores; {o.set >> 20} MiB a "
+          f"run, batches of {o.keys} objects of 4 MiB, room {o.room >> 20} MiB", flush=True)
+    try:
+        for number in range(o.rounds):
+            for in_flight in o.in_flight:
+                for name in names:
+                    run(ARMS[name], in_flight, number, results, o, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    rows = [row_make(arm, n, op, runs, o) for (arm, n), runs in results.items()
+            for op in ("store", "lookup", "load")]
+    table([r for r in rows if r["op"] != "lookup"])
+    print("\n| lookup of present objects, a batch | " + " | ".join(f"{n} in flight" for n in o.in_flight)
+          + " |\n| --- |" + " --- |" * len(o.in_flight))
+    for name in names:
+        cell = {r["in_flight"]: r["round_p50_s"] / r["in_flight"] for r in rows
+                if r["op"] == "lookup" and r["arm"] == name}
+        print(f"| {name} | " + " | ".join(f"{cell[n] * 1e6:.0f} us" if n in cell else "–"
+                                              for n in o.in_flight) + " |")
+    if o.json:
+        o.json.write_text(json.dumps({"set_bytes": o.set, "object_bytes": OBJECT, "keys": o.keys,
+                                      "rows": rows}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
