@@ -399,7 +399,13 @@ static int drives_parse(struct dev_store *d, const struct dev_store_opts *opts,
 			return rc;
 		store->drive[i].path = d->drive[i].path;
 		store->drive[i].bytes = d->drive[i].bytes;
+		if (d->drive[i].rate_bytes_per_s != d->drive[0].rate_bytes_per_s) {
+			snprintf(why, 256, "flash \"%.100s\": rate= has to be the same for all "
+				 "drives", opts->path[i]);
+			return -EINVAL;
+		}
 	}
+	store->drive_read_bytes_per_s = d->drive[0].rate_bytes_per_s;
 	store->drive_count = opts->path_count;
 	return 0;
 }

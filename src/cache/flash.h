@@ -10,8 +10,8 @@
 #include "cache/tier.h"
 
 struct flash_opts {
-	/* PATH[,size=S][,rate=S] each, borrowed until return. size: makes a missing file; rate: so
-	 * many bytes a second are read of that drive at most. S has a unit: 10GiB. */
+	/* PATH[,size=S][,rate=S] each, borrowed until return. size: makes a missing file; rate: no
+	 * more bytes a second are read of that drive. S has a unit: 10GiB. */
 	const char *const *path;
 	unsigned path_count;               /* 1 .. KVOF_FLASH_MAX */
 	uint64_t cap_bytes;                /* over all, headers and padding included; 0: all */

@@ -52,7 +52,7 @@ static void tf_released(struct tier_op *op)
 	t->released++;
 }
 
-static void tf_landed(struct tier_op *op, uint32_t part, uint32_t part_count)
+static inline void tf_landed(struct tier_op *op, uint32_t part, uint32_t part_count)
 {
 	struct tf_op *t = container_of(op, struct tf_op, op);
 
