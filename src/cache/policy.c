@@ -7,10 +7,12 @@
 #include "base/bytes.h"
 #include "cache/policy_impl.h"
 
-#define POLICY_AWAY 0xff
+#define POLICY_AWAY UINT16_MAX
 #define POLICY_UP_MAX 4096u                /* ancestors looked at before a link */
 
-static const struct policy_ops *const policies[] = {&policy_lru_ops};
+static const struct policy_ops *const policies[] = {
+	&policy_worth_ops, &policy_lru_ops, &policy_s3fifo_ops,
+};
 
 const char *const *policy_names(void)
 {
@@ -27,6 +29,16 @@ const char *policy_name(const struct policy *p)
 	return p->ops->name;
 }
 
+static const struct policy_ops *policy_find(const char *name)
+{
+	if (name == NULL)
+		return policies[0];
+	for (size_t i = 0; i < ARRAY_COUNT(policies); i++)
+		if (strcmp(policies[i]->name, name) == 0)
+			return policies[i];
+	return NULL;
+}
+
 /* --- lists ---------------------------------------------------------------- */
 
 static void list_joined(struct policy *p, unsigned list, uint32_t slot)
@@ -34,7 +46,7 @@ static void list_joined(struct policy *p, unsigned list, uint32_t slot)
 	struct policy_list *l = &p->list[list];
 	struct policy_slot *s = &p->slot[slot];
 
-	s->list = (uint8_t)list;
+	s->list = (uint16_t)list;
 	l->count++;
 	l->units += s->units;
 }
@@ -55,20 +67,20 @@ void policy_list_push(struct policy *p, unsigned list, uint32_t slot)
 	list_joined(p, list, slot);
 }
 
-void policy_list_push_front(struct policy *p, unsigned list, uint32_t slot)
+/* Onto the list of at, in front of it. */
+static void policy_list_push_before(struct policy *p, uint32_t at, uint32_t slot)
 {
-	struct policy_list *l = &p->list[list];
-	struct policy_slot *s = &p->slot[slot];
+	struct policy_slot *s = &p->slot[slot], *behind = &p->slot[at];
 
-	must(s->list == POLICY_AWAY && list < POLICY_LISTS_MAX);
-	s->next = l->front;
-	s->prev = POLICY_NONE;
-	if (l->front == POLICY_NONE)
-		l->back = slot;
+	must(s->list == POLICY_AWAY && behind->list < POLICY_LISTS_MAX);
+	s->next = at;
+	s->prev = behind->prev;
+	if (behind->prev == POLICY_NONE)
+		p->list[behind->list].front = slot;
 	else
-		p->slot[l->front].prev = slot;
-	l->front = slot;
-	list_joined(p, list, slot);
+		p->slot[behind->prev].next = slot;
+	behind->prev = slot;
+	list_joined(p, behind->list, slot);
 }
 
 void policy_list_take(struct policy *p, uint32_t slot)
@@ -130,7 +142,7 @@ static uint64_t past_key(uint64_t key)
 	return key == 0 ? 1 : key;
 }
 
-void policy_past_add(struct policy *p, uint64_t key, uint64_t note)
+static void past_add(struct policy *p, uint64_t key, uint64_t note)
 {
 	struct policy_past *past = &p->past;
 	uint32_t at = past_find(past, past_key(key)), *bucket;
@@ -148,7 +160,7 @@ void policy_past_add(struct policy *p, uint64_t key, uint64_t note)
 	*bucket = at;
 }
 
-bool policy_past_take(struct policy *p, uint64_t key, uint64_t *note)
+static bool past_take(struct policy *p, uint64_t key, uint64_t *note)
 {
 	uint32_t at = past_find(&p->past, past_key(key));
 
@@ -161,31 +173,40 @@ bool policy_past_take(struct policy *p, uint64_t key, uint64_t *note)
 
 /* --- open and close ------------------------------------------------------- */
 
-static uint32_t buckets_for(uint32_t slots)
+/* Keys remembered: twice as many as are held, and never few. */
+static uint32_t past_size(uint32_t slots)
 {
-	uint32_t n = 64;
+	return slots < POLICY_PAST_MIN / 2 ? POLICY_PAST_MIN : 2 * slots;
+}
 
-	while (n < slots)
+static uint32_t past_buckets(uint32_t slots)
+{
+	uint32_t n = POLICY_PAST_MIN;
+
+	while (n < past_size(slots))
 		n *= 2;
 	return n;
 }
 
-uint64_t policy_memory_bytes(uint32_t slots)
+uint64_t policy_memory_bytes(const char *name, uint32_t slots)
 {
+	const struct policy_ops *ops = policy_find(name);
+
 	return sizeof(struct policy) + (uint64_t)slots * sizeof(struct policy_slot) +
-	       (uint64_t)slots * (2 * sizeof(uint64_t) + sizeof(uint32_t)) +
-	       (uint64_t)buckets_for(slots) * sizeof(uint32_t);
+	       past_size(slots) * (2 * sizeof(uint64_t) + sizeof(uint32_t)) +
+	       past_buckets(slots) * sizeof(uint32_t) +
+	       (ops != NULL && ops->bytes != NULL ? ops->bytes(slots) : 0);
 }
 
 static bool past_open(struct policy_past *past, uint32_t slots)
 {
-	uint32_t buckets = buckets_for(slots);
+	uint32_t buckets = past_buckets(slots);
 
-	past->size = slots;
+	past->size = past_size(slots);
 	past->mask = buckets - 1;
-	past->key = calloc(slots, sizeof(*past->key));
-	past->note = calloc(slots, sizeof(*past->note));
-	past->chain = calloc(slots, sizeof(*past->chain));
+	past->key = calloc(past->size, sizeof(*past->key));
+	past->note = calloc(past->size, sizeof(*past->note));
+	past->chain = calloc(past->size, sizeof(*past->chain));
 	past->bucket = malloc(buckets * sizeof(*past->bucket));
 	if (past->key == NULL || past->note == NULL || past->chain == NULL || past->bucket == NULL)
 		return false;
@@ -195,6 +216,8 @@ static bool past_open(struct policy_past *past, uint32_t slots)
 
 static void policy_free(struct policy *p)
 {
+	if (p->ops->close != NULL)
+		p->ops->close(p);
 	free(p->slot);
 	free(p->past.key);
 	free(p->past.note);
@@ -202,16 +225,6 @@ static void policy_free(struct policy *p)
 	free(p->past.bucket);
 	p->magic = 0;
 	free(p);
-}
-
-static const struct policy_ops *policy_find(const char *name)
-{
-	if (name == NULL)
-		return policies[0];
-	for (size_t i = 0; i < ARRAY_COUNT(policies); i++)
-		if (strcmp(policies[i]->name, name) == 0)
-			return policies[i];
-	return NULL;
 }
 
 int policy_open(const char *name, const struct policy_opts *opts, struct policy **out)
@@ -250,8 +263,6 @@ void policy_close(struct policy **policy)
 	struct policy *p;
 
 	OBJ_TAKE(p, policy, POLICY_MAGIC);
-	if (p->ops->close != NULL)
-		p->ops->close(p);
 	policy_free(p);
 }
 
@@ -319,14 +330,34 @@ static bool link_set(struct policy *p, uint32_t slot, uint32_t parent)
 	return true;
 }
 
+/* What is before a block that goes after others goes after them too. */
+static void heads_raise(struct policy *p, uint32_t slot)
+{
+	uint32_t at = p->slot[slot].parent;
+
+	if (!p->ops->tails_first || p->slot[slot].list != POLICY_LIST_HIGH)
+		return;
+	while (at != POLICY_NONE && p->slot[at].list != POLICY_LIST_HIGH) {
+		policy_list_take(p, at);
+		policy_list_push(p, POLICY_LIST_HIGH, at);
+		at = p->slot[at].parent;
+	}
+}
+
+static void link_tell(struct policy *p, uint32_t slot, bool fresh)
+{
+	heads_raise(p, slot);
+	if (p->ops->linked != NULL && p->slot[slot].parent != POLICY_NONE)
+		p->ops->linked(p, slot, fresh);
+}
+
 void policy_link(struct policy *p, uint32_t slot, uint32_t parent)
 {
 	(void)slot_held(p, slot);
 	if (parent == POLICY_NONE)
 		link_cut(p, slot);
-	else if (link_set(p, slot, parent) && p->ops->linked != NULL &&
-		 p->slot[slot].list >= POLICY_LIST_OWN)
-		p->ops->linked(p, slot);
+	else
+		link_tell(p, slot, link_set(p, slot, parent));
 }
 
 /* --- blocks come and go --------------------------------------------------- */
@@ -337,8 +368,8 @@ bool policy_admit(struct policy *p, uint64_t key, uint32_t units)
 	if (p->used_units + units <= p->opts.capacity_units ||
 	    past_find(&p->past, past_key(key)) != POLICY_NONE)
 		return true;
-	policy_past_add(p, key, 0);
-#ifdef KVOF_PLANT_SCAN_PROMOTES
+	past_add(p, key, 0);
+#ifdef KVOF_PLANT_POLICY_ADMITS_ALL
 	return true;
 #endif
 	return false;
@@ -355,13 +386,14 @@ void policy_insert(struct policy *p, uint32_t slot, const struct policy_item *it
 	*s = (struct policy_slot){.key = item->key, .units = item->units, .list = POLICY_AWAY,
 		.prev = POLICY_NONE, .next = POLICY_NONE, .parent = POLICY_NONE,
 		.child = POLICY_NONE, .older = POLICY_NONE, .younger = POLICY_NONE};
-	again = policy_past_take(p, item->key, &note);
-	(void)link_set(p, slot, item->parent);
+	again = past_take(p, item->key, &note);
 	if (item->priority != 0)
 		policy_list_push(p, item->priority < 0 ? POLICY_LIST_LOW : POLICY_LIST_HIGH, slot);
 	else
 		p->ops->insert(p, slot, again, note);
 	must(s->list != POLICY_AWAY);
+	if (item->parent != POLICY_NONE)
+		link_tell(p, slot, link_set(p, slot, item->parent));
 	p->count++;
 	p->used_units += s->units;
 }
@@ -390,13 +422,20 @@ void policy_priority(struct policy *p, uint32_t slot, int32_t priority)
 		p->ops->insert(p, slot, true, 0);
 	else
 		policy_list_push(p, wanted, slot);
+	heads_raise(p, slot);
 }
 
-/* The last block of a sequence through slot, as far as blocks may go. */
-static uint32_t victim_tail(const struct policy *p, uint32_t slot,
-			    bool (*may_go)(void *, uint32_t), void *arg)
+/*
+ * The last block of a sequence through slot, as far as blocks may go. The blocks on the way come
+ * before slot on its list, last one first: they are worth nothing without it, and the way is not
+ * walked again for each of them.
+ */
+static uint32_t victim_tail(struct policy *p, uint32_t slot, bool (*may_go)(void *, uint32_t),
+			    void *arg)
 {
-#ifdef KVOF_PLANT_HEAD_EVICTED_FIRST
+	unsigned list = p->slot[slot].list;
+
+#ifdef KVOF_PLANT_POLICY_HEAD_FIRST
 	while (p->slot[slot].parent != POLICY_NONE &&
 	       (may_go == NULL || may_go(arg, p->slot[slot].parent)))
 		slot = p->slot[slot].parent;
@@ -409,6 +448,11 @@ static uint32_t victim_tail(const struct policy *p, uint32_t slot,
 			at = p->slot[at].younger;
 		if (at == POLICY_NONE)
 			return slot;
+		if (p->slot[slot].prev != at) {
+			policy_list_take(p, at);
+			policy_list_push_before(p, slot, at);
+		}
+		must(p->slot[at].list == list);
 		slot = at;
 	}
 }
@@ -445,15 +489,18 @@ void policy_evict(struct policy *p, uint32_t slot)
 	struct policy_slot *s = slot_held(p, slot);
 	uint64_t note = 0;
 
-	if (p->ops->leave != NULL && s->list >= POLICY_LIST_OWN)
+	if (p->ops->leave != NULL && policy_slot_own(p, slot))
 		note = p->ops->leave(p, slot);
-	policy_past_add(p, s->key, note);
+	past_add(p, s->key, note);
+	p->gone++;
 	policy_leave(p, slot);
 }
 
 void policy_remove(struct policy *p, uint32_t slot)
 {
 	(void)slot_held(p, slot);
+	if (p->ops->removed != NULL && policy_slot_own(p, slot))
+		p->ops->removed(p, slot);
 	policy_leave(p, slot);
 }
 
@@ -469,6 +516,12 @@ bool policy_held(const struct policy *p, uint32_t slot)
 uint32_t policy_parent(const struct policy *p, uint32_t slot)
 {
 	return slot_held(p, slot)->parent;
+}
+
+bool policy_tails_first(const struct policy *p)
+{
+	OBJ_CHECK(p, POLICY_MAGIC);
+	return p->ops->tails_first;
 }
 
 uint32_t policy_count(const struct policy *p)

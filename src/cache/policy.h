@@ -52,14 +52,19 @@ void policy_close(struct policy **p);
 const char *const *policy_names(void);
 const char *policy_name(const struct policy *p);
 /* Bytes that policy_open() takes for so many slots. */
-uint64_t policy_memory_bytes(uint32_t slots);
+uint64_t policy_memory_bytes(const char *name, uint32_t slots);
+/* Does it know prefixes? Then a block whose parent is gone is not worth keeping. */
+bool policy_tails_first(const struct policy *p);
 
 /* May a block that is not held displace others? Yes while there is room; else when it was held or
  * asked about before, as far back as is remembered: so a scan displaces nothing. Remembers that it
  * was asked. A block that the engine saves needs no such question. */
 bool policy_admit(struct policy *p, uint64_t key, uint32_t units);
 void policy_insert(struct policy *p, uint32_t slot, const struct policy_item *item);
-/* parent: held; POLICY_NONE: it has none. A link that would close a circle is left out. */
+/* parent: held; POLICY_NONE: it has none. A link that would close a circle is left out. May be
+ * told again: where blocks were inserted before the one they follow, each is linked when that one
+ * comes, and all once more from the head on when all are there, so that each learns from the one
+ * before. Inserting from the head on, with parents given, is better. */
 void policy_link(struct policy *p, uint32_t slot, uint32_t parent);
 void policy_hit(struct policy *p, uint32_t slot);
 void policy_priority(struct policy *p, uint32_t slot, int32_t priority);

@@ -12,21 +12,22 @@
 #include "cache/policy.h"
 
 #define POLICY_MAGIC 0x706f6c69u
+#define POLICY_PAST_MIN 65536u             /* keys remembered at least */
 
 /* Lists of the common part; a policy's own follow. */
 enum { POLICY_LIST_LOW, POLICY_LIST_HIGH, POLICY_LIST_OWN };
-#define POLICY_LISTS_MAX 40
+#define POLICY_LISTS_MAX 512
 
 struct policy_slot {
 	uint64_t key;
-	uint64_t touched;                  /* the policy's own clock */
+	uint64_t touched;                  /* p->clock of its last use */
 	uint32_t prev, next;               /* on its list; POLICY_NONE ends it */
 	uint32_t parent, child;            /* child: the first of its children */
 	uint32_t older, younger;           /* the other children of its parent */
 	uint32_t units;
-	uint8_t list;                      /* 0xff: not held */
-	uint8_t uses;                      /* the policy's own */
-	uint8_t mark[2];                   /* the policy's own */
+	uint32_t uses, births, hits;       /* the policy's own */
+	uint16_t list;                     /* UINT16_MAX: not held */
+	uint16_t kind;                     /* the policy's own */
 };
 
 /* The front goes first. */
@@ -36,10 +37,10 @@ struct policy_list {
 	uint64_t units;
 };
 
-/* Keys that were held, or asked about, and are no more: the last ones, as many as there are slots.
- * A ring with a hash table over it. */
+/* Keys that were held, or asked about, and are no more: the last ones. A ring with a hash table
+ * over it. */
 struct policy_past {
-	uint64_t *key;                     /* ring; 0: empty */
+	uint64_t *key;                     /* 0: empty */
 	uint64_t *note;                    /* what the policy wants to know again */
 	uint32_t *bucket, *chain;
 	uint32_t size, at, mask;
@@ -48,16 +49,20 @@ struct policy_past {
 struct policy_ops {
 	const char *name;
 	bool tails_first;                  /* no block goes before one that comes after it */
-	int (*open)(struct policy *p);     /* takes p->self; NULL: nothing to do */
-	void (*close)(struct policy *p);
-	/* Puts a slot that is on no list on one of the policy's own. */
+	int (*open)(struct policy *p);     /* makes p->self; NULL: nothing to do */
+	void (*close)(struct policy *p);   /* p->self may be NULL, or half made */
+	/* Puts a slot that is on no list on one of the policy's own. again: its key is remembered,
+	 * with that note. */
 	void (*insert)(struct policy *p, uint32_t slot, bool again, uint64_t note);
 	void (*hit)(struct policy *p, uint32_t slot);
 	uint32_t (*victim)(struct policy *p, bool (*may_go)(void *, uint32_t), void *arg);
-	/* Before a victim leaves its list. Return: the note that goes with its key. NULL: none. */
+	/* Before a slot goes for want of room. Return: the note that goes with its key. NULL: 0. */
 	uint64_t (*leave)(struct policy *p, uint32_t slot);
-	void (*linked)(struct policy *p, uint32_t slot);             /* NULL: nothing to do */
-	void (*check)(const struct policy *p);
+	void (*removed)(struct policy *p, uint32_t slot);            /* before; NULL: nothing */
+	/* Its parent was told, maybe once more. fresh: for the first time. NULL: nothing to do. */
+	void (*linked)(struct policy *p, uint32_t slot, bool fresh);
+	void (*check)(const struct policy *p);                       /* NULL: nothing to check */
+	uint64_t (*bytes)(uint32_t slots);                           /* of self; NULL: 0 */
 };
 
 struct policy {
@@ -70,20 +75,22 @@ struct policy {
 	struct policy_past past;
 	uint32_t count;
 	uint64_t used_units;
+	uint64_t gone;                     /* evicted so far */
 };
 
-extern const struct policy_ops policy_lru_ops, policy_s3fifo_ops;
+extern const struct policy_ops policy_worth_ops, policy_lru_ops, policy_s3fifo_ops;
 
 void policy_list_push(struct policy *p, unsigned list, uint32_t slot);       /* to the back */
-void policy_list_push_front(struct policy *p, unsigned list, uint32_t slot);
 void policy_list_take(struct policy *p, uint32_t slot);
 
 /* The first of the list, from the front, that may go. POLICY_NONE: none. */
 uint32_t policy_list_first(const struct policy *p, unsigned list,
 			   bool (*may_go)(void *, uint32_t), void *arg);
 
-void policy_past_add(struct policy *p, uint64_t key, uint64_t note);
-/* Takes a key out. False: it is not remembered. */
-bool policy_past_take(struct policy *p, uint64_t key, uint64_t *note);
+/* Is this one of the policy's own, or has it a priority? */
+static inline bool policy_slot_own(const struct policy *p, uint32_t slot)
+{
+	return p->slot[slot].list >= POLICY_LIST_OWN && p->slot[slot].list < POLICY_LISTS_MAX;
+}
 
 #endif

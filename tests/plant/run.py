@@ -178,6 +178,10 @@ PLANTS = {
     'touch_forgotten': (
         'tests/unit/cache_behind_test',
         's6_the_array_keeps_the_head_of_a_session_that_is_served_from_dram'),
+    'policy_head_first': (
+        'tests/unit/cache_policy_test', 'a_head_never_goes_before_what_comes_after_it'),
+    'policy_admits_all': (
+        'tests/unit/cache_policy_test', 'a_scan_is_not_admitted_and_what_comes_back_is'),
     'promotion_by_scan': (
         'tests/unit/cache_core_walk_test', 'a_scan_promotes_nothing_once_dram_is_full'),
     'lease_not_honoured': (
