@@ -117,6 +117,66 @@ uint64_t place_prefix_ns(const struct place *p, uint32_t k)
 	return prefix_ns(p, k, place_load_ns(p, (struct place_blocks){0, k}));
 }
 
+#define COSTS 3                            /* faster, as it says, slower */
+
+/* The same question for the engines it may be, and the better of the two ends for each. */
+struct costs {
+	struct place as[COSTS];
+	uint64_t better_ns[COSTS];
+	unsigned count;
+};
+
+static uint64_t scaled(uint64_t ps, uint32_t by, uint32_t of)
+{
+	place_wide wide = (place_wide)ps * by / of;
+
+	return wide < UINT64_MAX / 2 ? (uint64_t)wide : UINT64_MAX / 2;
+}
+
+static uint32_t loadable(const struct place *p);
+
+static void costs_fill(const struct place *p, struct costs *c)
+{
+	uint32_t doubt = p->doubt_percent < 100 ? p->doubt_percent : 99, most = loadable(p);
+	uint32_t slower = p->slower_percent < 100 ? p->slower_percent : 99;
+	uint32_t by[COSTS] = {100, 100 - doubt, 100}, of[COSTS] = {100, 100, 100 - slower};
+
+	c->count = doubt + slower > 0 ? COSTS : 1;
+	for (unsigned i = 0; i < c->count; i++) {
+		uint64_t all, none;
+
+		c->as[i] = *p;
+		c->as[i].engine.token_ps = scaled(p->engine.token_ps, by[i], of[i]);
+		c->as[i].engine.slope_ps = scaled(p->engine.slope_ps, by[i], of[i]);
+		all = place_prefix_ns(&c->as[i], most);
+		none = place_prefix_ns(&c->as[i], 0);
+		c->better_ns[i] = bytes_min(all, none);
+	}
+}
+
+static uint64_t cost_of(const struct costs *c, uint32_t k, uint64_t load)
+{
+	uint64_t worst = 0;
+
+	if (c->count == 1)
+		return prefix_ns(&c->as[0], k, load);
+	for (unsigned i = 0; i < c->count; i++) {
+		place_wide ns = prefix_ns(&c->as[i], k, load);
+
+		worst = larger(worst, narrow((ns << 20) /
+					     (c->better_ns[i] > 0 ? c->better_ns[i] : 1)));
+	}
+	return worst;
+}
+
+uint64_t place_prefix_cost(const struct place *p, uint32_t k)
+{
+	struct costs c;
+
+	costs_fill(p, &c);
+	return cost_of(&c, k, place_load_ns(p, (struct place_blocks){0, k}));
+}
+
 uint64_t place_ends_ns(const struct place *p, uint32_t m)
 {
 	uint64_t load = place_load_ns(p, (struct place_blocks){m, p->block_count - m});
@@ -141,8 +201,9 @@ static uint32_t loadable(const struct place *p)
 }
 
 struct search {
+	struct costs costs;
 	uint32_t from, to, step, best;     /* [from, to] */
-	uint64_t best_ns;
+	uint64_t best_cost;
 };
 
 /* Blocks are counted once each, whatever the step is. */
@@ -157,10 +218,10 @@ static void prefix_search(const struct place *p, struct search *s)
 		if (k < next && k != s->to)
 			continue;
 		if (k >= s->from) {
-			uint64_t ns = prefix_ns(p, k, load_ns(p, bytes));
+			uint64_t cost = cost_of(&s->costs, k, load_ns(p, bytes));
 
-			if (ns <= s->best_ns) {
-				s->best_ns = ns;
+			if (cost <= s->best_cost) {
+				s->best_cost = cost;
 				s->best = k;
 			}
 		}
@@ -171,10 +232,11 @@ static void prefix_search(const struct place *p, struct search *s)
 uint32_t place_prefix(const struct place *p)
 {
 	uint32_t most = loadable(p), step = most / PLACE_EXACT_BLOCKS + 1, around;
-	struct search s = {.to = most, .step = step, .best_ns = PLACE_NEVER_NS};
+	struct search s = {.to = most, .step = step, .best_cost = UINT64_MAX};
 
 	if (!engine_known(p))
 		return most;
+	costs_fill(p, &s.costs);
 	prefix_search(p, &s);
 	if (step == 1)
 		return s.best;

@@ -38,6 +38,9 @@ struct place {
 	uint64_t block_bytes;
 	uint32_t suffix_tokens;
 	uint32_t layer_count;              /* at least 1 */
+	/* The engine may take so much less, or be so much slower; then a split is judged by how
+	 * much worse it can be than the better of loading and computing all. Both 0: no doubt. */
+	uint32_t doubt_percent, slower_percent;
 };
 
 /* Tokens [first, first + count). */
@@ -60,7 +63,11 @@ uint64_t place_compute_ns(const struct place *p, struct place_blocks blocks);
 uint64_t place_prefix_ns(const struct place *p, uint32_t k);
 uint64_t place_ends_ns(const struct place *p, uint32_t m);
 
-/* The best split: the largest k of the soonest; m within one block. */
+/* How bad a split is at worst, within the doubt: time over the better of loading and computing all,
+ * in 2^20ths, smaller is better. Without doubt: place_prefix_ns(). */
+uint64_t place_prefix_cost(const struct place *p, uint32_t k);
+
+/* The best split: the largest k of those with the smallest cost; m within one block. */
 uint32_t place_prefix(const struct place *p);
 uint32_t place_ends(const struct place *p);
 

@@ -79,6 +79,7 @@ struct request {
 	uint32_t lead;                     /* leading blocks LOADED or CLAIMED */
 	uint32_t wanted, open, busy, copying, loaded, claimed;
 	uint64_t want_bytes[PLACE_TIERS], open_bytes[PLACE_TIERS];  /* not landed */
+	uint64_t landed_bytes[PLACE_TIERS];
 	bool handed;                       /* PREFIX: [goal, n) is the engine's */
 	bool told_over, told_busy;
 	enum kvof_reason ended_by;         /* of the block that ended the prefix */

@@ -289,9 +289,10 @@ void load_unwant(struct request *req, uint32_t block)
 {
 	const struct rblock *b = &req->block[block];
 
-	must(b->state == RB_WANTED && req->wanted > 0);
-	if (block >= req->goal)
+	must(b->state == RB_WANTED);
+	if (block >= req->goal)            /* request_shrink() has done it */
 		return;
+	must(req->wanted > 0);
 	req->wanted--;
 	if (block < req->scan_at)
 		req->want_bytes[req->tier_of[block]] -= b->bytes;
@@ -395,6 +396,7 @@ static void op_landed(struct tier_op *op, uint32_t part, uint32_t part_count)
 
 	bytes = bytes_min(bytes, s->open_bytes);
 	s->landed_bytes += bytes;
+	req->landed_bytes[s->tier] += bytes;
 	s->open_bytes -= bytes;
 	req->open_bytes[s->tier] -= bytes;
 	unstage(s, bytes);

@@ -20,10 +20,14 @@
 #define PLAN_FAST_BYTES_PER_S (1024 * GiB)
 #define PLAN_SCAN_BLOCKS 2048              /* looked up in one turn */
 #define PLAN_PROBE_SHARE 50                /* of the time to compute all, and of the deadline */
-#define PLAN_PROBE_BLOCKS 2                /* begun by ENDS in a tier that is not known */
+#define PLAN_PROBE_SHARE_PREFIX 25         /* the engine could not begin much sooner */
+#define PLAN_DOUBT_TOLD 30                 /* percent that a rate of the engine may be off */
+#define PLAN_DOUBT_MEASURED 10
+#define PLAN_DOUBT_FLAT 75                 /* no slope was told: four times as long, at most */
+#define PLAN_PROBE_BLOCKS 8                /* begun by ENDS in a tier that is not known */
 #define PLAN_FLIGHT_NS (20 * NS_PER_MS)    /* so much of a tier's work may be in flight */
 #define PLAN_FLIGHT_MIN (8 * MiB)
-#define PLAN_FLIGHT_UNKNOWN (32 * MiB)
+#define PLAN_FLIGHT_UNKNOWN (16 * MiB)
 #define PLAN_GRACE_SHARE 8                 /* of the deadline, before anything is given up */
 #define PLAN_SILENCE_SHARE 3               /* of it, for a tier that has never answered */
 #define PLAN_LOOK_NS NS_PER_MS             /* shortest time between two looks */
@@ -147,7 +151,7 @@ uint64_t plan_flight_bytes(const struct request *req)
 	uint64_t most = 0;
 
 	if (req->state == REQ_PROBING)
-		return PLAN_FLIGHT_MIN;
+		return PLAN_FLIGHT_UNKNOWN;
 	for (unsigned i = KVOF_TIER_DRAM + 1; i < PLACE_TIERS; i++) {
 		const struct place_tier *t = &req->restore->speed[i];
 
@@ -184,10 +188,11 @@ static uint8_t tier_guess(const struct restore *r, const struct kvof_id *id)
 
 static uint64_t probe_ns(const struct request *req)
 {
-	uint64_t all = compute_ns(req, 0, req->n);
-	uint64_t most = (req->deadline_ns - req->begin_ns) / PLAN_PROBE_SHARE;
+	uint64_t share = request_prefix(req) ? PLAN_PROBE_SHARE_PREFIX : PLAN_PROBE_SHARE;
+	uint64_t all = compute_ns(req, 0, req->n) / share;
+	uint64_t most = (req->deadline_ns - req->begin_ns) / share;
 
-	return req->begin_ns + (engine_known(req) ? bytes_min(all / PLAN_PROBE_SHARE, most) : most);
+	return req->begin_ns + (engine_known(req) ? bytes_min(all, most) : most);
 }
 
 static void scan(struct request *req)
@@ -213,8 +218,24 @@ static void scan(struct request *req)
 
 /* --- PREFIX ----------------------------------------------------------------------------------- */
 
+/* Layers come as parts do. */
+static uint32_t streams(const struct request *req, uint64_t block_bytes)
+{
+	uint32_t parts = 1;
+
+	for (unsigned i = KVOF_TIER_DRAM + 1; i < PLACE_TIERS; i++) {
+		struct tier *t = tier_at(req->restore, i);
+		uint32_t count = t == NULL ? 1 :
+				 frame_part_count(block_bytes, tier_cut(t, block_bytes));
+
+		parts = count > parts ? count : parts;
+	}
+	return parts < req->layer_count ? parts : req->layer_count;
+}
+
 static void place_fill(const struct request *req, struct place *p)
 {
+	bool measured = speed_engine_measured(&req->engine);
 	uint64_t bytes = 0;
 
 	*p = (struct place){
@@ -224,13 +245,16 @@ static void place_fill(const struct request *req, struct place *p)
 		.block_count = req->n,
 		.block_tokens = req->restore->opts.block_tokens,
 		.suffix_tokens = req->opts.suffix_tokens,
-		.layer_count = req->layer_count,
+		.doubt_percent = measured ? PLAN_DOUBT_MEASURED : PLAN_DOUBT_TOLD,
+		.slower_percent = measured ? PLAN_DOUBT_MEASURED :
+				  req->engine.told.slope_ps > 0 ? PLAN_DOUBT_TOLD : PLAN_DOUBT_FLAT,
 	};
 	for (unsigned i = 1; i < PLACE_TIERS; i++) {
 		p->tier[i] = tier_seen(req, i);
 		bytes += req->want_bytes[i] + req->open_bytes[i];
 	}
 	p->block_bytes = bytes / req->n + 1;
+	p->layer_count = streams(req, p->block_bytes);
 }
 
 /* The most blocks that come by the deadline, of the first k. */
@@ -250,6 +274,14 @@ static uint32_t prefix_in_time(const struct request *req, const struct place *p,
 	return low;
 }
 
+/* Of a tier that has not measured itself yet, a little late: 0 when it was silent. */
+static uint64_t rate_until_now(const struct request *req, unsigned tier)
+{
+	uint64_t took = request_now(req) - req->begin_ns;
+
+	return took > 0 ? (uint64_t)((double)req->landed_bytes[tier] * 1e9 / (double)took) : 0;
+}
+
 static void prefix_choose(struct request *req)
 {
 	bool split = engine_known(req), known = tiers_known(req);
@@ -260,8 +292,8 @@ static void prefix_choose(struct request *req)
 		return;
 	place_fill(req, &p);
 	for (unsigned i = 1; i < PLACE_TIERS; i++)
-		if (!req->restore->known[i])     /* silent until now: not worth waiting for */
-			p.tier[i].bytes_per_s = split ? 0 : 1;
+		if (!req->restore->known[i])
+			p.tier[i].bytes_per_s = split ? rate_until_now(req, i) : 1;
 	k = place_prefix(&p);
 	if (known)
 		k = prefix_in_time(req, &p, k);
@@ -338,7 +370,7 @@ bool plan_begins(struct request *req, uint32_t block)
 	if (tier == KVOF_TIER_NONE || !engine_known(req))
 		return true;
 	if (!r->known[tier])
-		return req->open < PLAN_PROBE_BLOCKS;
+		return req->open < (r->heard[tier] ? 2 : 1) * PLAN_PROBE_BLOCKS;
 	landing = place_tier_ns(&r->speed[tier], req->block[block].bytes);
 	return landing <= arrival_ns(req, block) && request_now(req) + landing <= req->deadline_ns;
 }

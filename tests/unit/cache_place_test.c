@@ -187,6 +187,34 @@ TEST(no_split_is_sooner_than_the_one_that_is_chosen)
 	}
 }
 
+TEST(an_engine_in_doubt_costs_the_least_at_its_worst)
+{
+	struct prng r = prng_of(6);
+	uint8_t tier_of[BLOCKS];
+
+	for (int round = 0; round < 5000; round++) {
+		struct place p = any_place(&r, tier_of);
+		uint64_t cost;
+
+		p.doubt_percent = (uint32_t)prng_below(&r, 60) + 1;
+		p.slower_percent = (uint32_t)prng_below(&r, 60);
+		cost = place_prefix_cost(&p, place_prefix(&p));
+		for (uint32_t k = 0; k <= p.block_count; k++)
+			expect(cost <= place_prefix_cost(&p, k));
+	}
+}
+
+TEST(in_doubt_a_split_is_no_worse_than_either_end_by_more_than_it_must_be)
+{
+	struct place p = base_place();
+
+	p.doubt_percent = p.slower_percent = 30;
+	for (uint64_t rate = 400 * KiB; rate < 4096 * MiB; rate = rate * 5 / 4) {
+		p.tier[2].bytes_per_s = rate;
+		expect(place_prefix_cost(&p, place_prefix(&p)) <= (UINT64_C(105) << 20) / 100);
+	}
+}
+
 TEST(a_million_blocks_are_split_within_a_step_of_the_best)
 {
 	struct place p = base_place();

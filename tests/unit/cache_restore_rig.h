@@ -81,6 +81,9 @@ struct rig_request {
 	uint8_t *claimed;                  /* n */
 	struct rig_engine engine;
 	bool over, free_now, changed;
+	bool streams;                      /* PREFIX, and an engine asks for the split */
+	uint64_t step_ns;                  /* it was handed the blocks behind it */
+	uint32_t step_first;
 	struct kvof_result last;           /* REQUEST */
 	uint64_t begin_ns, over_ns;        /* over and layers: since begin */
 	uint64_t layer_ns[64];
@@ -100,6 +103,7 @@ struct rig {
 	uint32_t loaded, prefetched, missed, failed, used, spares;
 	uint8_t expired[RIG_BLOCKS];
 	uint32_t block_tokens;
+	bool no_bytes;                     /* time only */
 	/* copies that tiers above make of what was loaded: done comes again this much later */
 	uint64_t copy_ns;
 	struct loop_timer copy_timer[RIG_BLOCKS];
@@ -228,7 +232,8 @@ static void rig_part_lands(struct loop_timer *timer)
 		rig_op_end(o, t->bad_reason);
 		return;
 	}
-	rig_fill(op, index * (uint64_t)tier_cut(&t->tier, op->bytes), bytes);
+	if (!rig.no_bytes)
+		rig_fill(op, index * (uint64_t)tier_cut(&t->tier, op->bytes), bytes);
 	t->delivered_bytes += bytes;
 	o->landed++;
 	op->value_bytes = op->bytes;
@@ -476,7 +481,8 @@ static void rig_engine_go(struct rig_request *q)
 	for (uint32_t i = step.first; i < step.first + step.count; i++) {
 		expect(!q->claimed[i]);
 		q->claimed[i] = 1;
-		memset(q->memory + i * q->block_bytes, 0xc1, q->block_bytes);
+		if (!rig.no_bytes)
+			memset(q->memory + i * q->block_bytes, 0xc1, q->block_bytes);
 	}
 	e->busy = true;
 	e->first = step.first;
@@ -501,7 +507,8 @@ static void rig_event(void *owner, const struct kvof_result *r)
 	expect_int(r->batch, q->id);
 	if ((r->flags & KVOF_RESULT_LAYER) != 0) {
 		expect_int(r->index, q->layer_count);
-		rig_layer_check(q, r);
+		if (!rig.no_bytes)
+			rig_layer_check(q, r);
 		if (r->index < 64) {
 			q->layer_ns[r->index] = loop_now_ns(rig.loop) - q->begin_ns;
 			q->layer_blocks[r->index] = (uint32_t)r->value_bytes;
@@ -523,6 +530,16 @@ static void rig_changed(void *owner)
 	q->changed = true;
 	q->free_now = request_free_now(q->req);
 	rig_engine_go(q);
+	if (q->streams && q->step_ns == 0) {
+		struct kvof_restore_step step;
+
+		restore_next(q->req, &step);
+		if (step.act == KVOF_STEP_COMPUTE ||
+		    (step.act == KVOF_STEP_DONE && step.usable == 0)) {
+			q->step_ns = loop_now_ns(rig.loop) - q->begin_ns;
+			q->step_first = step.first;
+		}
+	}
 }
 
 static const struct request_events rig_request_events = {rig_event, rig_changed};
@@ -667,7 +684,8 @@ static struct rig_request *rig_request(const struct rig_shape *shape)
 				  .engine = {.real = shape->engine}};
 	q->memory = malloc(shape->n * shape->block_bytes + 1);
 	q->claimed = calloc(shape->n, 1);
-	memset(q->memory, 0x55, shape->n * shape->block_bytes);
+	if (!rig.no_bytes)
+		memset(q->memory, 0x55, shape->n * shape->block_bytes);
 	for (uint32_t i = 0; i < shape->n; i++) {
 		uint8_t *at = q->memory + i * shape->block_bytes;
 		uint64_t half = shape->block_bytes / 2;
