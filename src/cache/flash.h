@@ -17,7 +17,7 @@ struct flash_opts {
 	uint64_t cap_bytes;                /* over all, headers and padding included; 0: all */
 	uint32_t part_bytes;               /* largest value, its footer included */
 	bool format;                       /* take drives that hold something else */
-	bool second_touch;                 /* values stay in a small part until they are asked for */
+	bool second_touch;                 /* values stay in a small part until asked for */
 };
 
 /* Opens the drives; blocks. Return: 0; -EINVAL, -EBUSY in use by another process, -ENOENT, -EPROTO
