@@ -17,7 +17,7 @@ static const uint8_t stripe_magic[8] = {'K', 'V', 'O', 'F', 'S', 'T', 'R', 'P'};
 static const uint8_t record_magic[8] = {'K', 'V', 'O', 'F', 'R', 'E', 'C', 'D'};
 
 #define CRC_FROM 12                          /* magic and the crc itself are not covered by it */
-#define MOUNT_MAX UINT32_MAX
+#define MOUNT_MAX (UINT32_MAX - 16)          /* an open counts up a few times */
 
 static le32 struct_crc(const void *at, size_t bytes)
 {
@@ -108,7 +108,7 @@ enum fmt_super_verdict fmt_super_check(const uint8_t in[FMT_BLOCK_BYTES], uint64
 	if (s.drive_count < 1 || s.drive_count > FMT_DRIVES_MAX || s.drive >= s.drive_count)
 		return FMT_SUPER_DAMAGED;
 	if (out->segment_bytes < 4 * FMT_BLOCK_BYTES || out->segment_bytes % FMT_BLOCK_BYTES != 0 ||
-	    out->value_bytes_max > out->segment_bytes || out->mount == MOUNT_MAX ||
+	    out->value_bytes_max > out->segment_bytes || out->mount > MOUNT_MAX ||
 	    out->sequence_min > FMT_SEQ_FOUND_MAX || out->value_bytes_max > FMT_VALUE_BYTES_MAX)
 		return FMT_SUPER_DAMAGED;
 	return FMT_SUPER_OK;

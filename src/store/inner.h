@@ -500,6 +500,10 @@ uint32_t stripe_total(struct store *st, const struct kv_key *of, const struct in
 		      uint8_t mark);
 /* Its head has left the index: its parts go, too. */
 void stripe_forget(struct store *st, const struct kv_key *key, const struct index_place *place);
+/* Of the values of hosts, what lies in this record: all of it, but for a head. */
+uint32_t stripe_value_bytes(const struct index_place *place);
+/* A part was refused for want of write budget: its value counts once. */
+void stripe_over_budget(struct store_op *part);
 
 /* NULL: these are the bytes of that put of that key. */
 const char *store_record_wrong(const struct store *st, const struct index_place *place,

@@ -1112,7 +1112,7 @@ static int index_settle(struct opening *o)
 		d->segment[segment_of_block(d, p.block)].live_count++;
 		d->segment[segment_of_block(d, p.block)].live_blocks +=
 			fmt_record_blocks(p.value_bytes);
-		st->value_bytes += p.value_bytes;
+		st->value_bytes += stripe_value_bytes(&p);
 		index_key(ix, e, &key);
 		st->part_entries += key.len == FMT_KEY_PART;
 	}

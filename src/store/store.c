@@ -47,8 +47,8 @@ static void entry_uncount(struct store *st, const struct index_place *p)
 		must(st->dead_entries > 0);
 		st->dead_entries--;
 	} else {
-		must(st->value_bytes >= p->value_bytes);
-		st->value_bytes -= p->value_bytes;
+		must(st->value_bytes >= stripe_value_bytes(p));
+		st->value_bytes -= stripe_value_bytes(p);
 	}
 }
 
@@ -67,7 +67,7 @@ void index_entry_set(struct store *st, const struct kv_key *key, const struct in
 	st->part_entries += entry == INDEX_NONE && key->len == FMT_KEY_PART;
 	place_segment(st, place)->live_count++;
 	place_segment(st, place)->live_blocks += fmt_record_blocks(place->value_bytes);
-	st->value_bytes += place->value_bytes;
+	st->value_bytes += stripe_value_bytes(place);
 	must(index_count(st->index) >= st->dead_entries);
 }
 
@@ -92,7 +92,7 @@ void index_entry_drop(struct store *st, uint32_t entry)
 	if ((old.flags & INDEX_DEAD) != 0)
 		return;
 	st->dead_entries++;
-	st->value_bytes -= old.value_bytes;
+	st->value_bytes -= stripe_value_bytes(&old);
 	index_set_flags(st->index, entry, (uint8_t)((old.flags & ~(INDEX_HIT | INDEX_HOT)) |
 						    INDEX_DEAD));
 }
@@ -267,7 +267,10 @@ static void put_dispatch(struct store *st, struct store_op *op)
 	if (d == NULL) {
 		op_answer(op, st->drives_live == 0 ? -EIO : -ENOSPC);
 	} else if (!drive_may_write(d, (uint64_t)op_blocks(op) << FMT_BLOCK_SHIFT)) {
-		st->count.budget_refused++;
+		if (op->key.len == FMT_KEY_PART)
+			stripe_over_budget(op);
+		else
+			st->count.budget_refused++;
 		op_answer(op, -ENOSPC);
 	} else {
 		drive_queue(d, op);

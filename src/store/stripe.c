@@ -60,6 +60,7 @@ struct stripe {
 	unsigned count, left;                /* parts; of them not done */
 	unsigned old_count;                  /* of the value that this one takes the place of */
 	uint8_t number, old_number;          /* two bits */
+	bool over_budget;
 	int res;
 	struct flush_wait flush[STORE_DRIVES_MAX], retire;
 	unsigned flushes_left;
@@ -101,6 +102,21 @@ static uint32_t head_bytes(unsigned count)
 {
 	return (uint32_t)(sizeof(struct fmt_stripe) + count * sizeof(le64) +
 			  (count - 1) * DISPLACED_BYTES);
+}
+
+/* Bytes of the value itself that a head of that size holds: what its parts' headers displaced. */
+static uint32_t head_value_bytes(uint32_t bytes)
+{
+	uint32_t fixed = (uint32_t)sizeof(struct fmt_stripe) + (uint32_t)sizeof(le64);
+
+	return bytes < fixed ? 0 : (bytes - fixed) / (DISPLACED_BYTES + (uint32_t)sizeof(le64)) *
+		DISPLACED_BYTES;
+}
+
+uint32_t stripe_value_bytes(const struct index_place *place)
+{
+	return (place->flags & INDEX_STRIPED) == 0 ? place->value_bytes :
+		head_value_bytes(place->value_bytes);
 }
 
 /* What a head of that size is a head of; 0: of nothing. */
@@ -281,6 +297,7 @@ static struct stripe *stripe_take(struct store *st, struct store_op *op)
 		s->key = op->key;
 		s->count = s->old_count = s->left = 0;
 		s->res = 0;
+		s->over_budget = false;
 		s->value = op->buf;
 		return s;
 	}
@@ -457,9 +474,15 @@ bool stripe_put(struct store *st, struct store_op *op)
 	return true;
 }
 
+void stripe_over_budget(struct store_op *part)
+{
+	container_of(part, struct stripe_part, op)->stripe->over_budget = true;
+}
+
 /* Only from a completion. */
 static void put_failed(struct stripe *s, int res)
 {
+	s->st->count.budget_refused += res == -ENOSPC && s->over_budget;
 	parts_remove(s->st, &s->key, s->number, s->count);
 	s->count = 0;
 	stripe_go(s, STRIPE_HEAD);                   /* as if the head had failed */

@@ -362,6 +362,59 @@ TEST(a_refused_store_over_several_drives_counts_once)
 	rig_end(&g);
 }
 
+static bool flush_failed(void *arg)
+{
+	return sim_fault_hits(SIM_DISK_FLUSH_EIO) > 0;
+}
+
+TEST(a_store_over_several_drives_refused_for_want_of_budget_counts_once)
+{
+	struct rig g;
+	unsigned refused = 0, puts = 0;
+
+	rig_begin(&g, 23, 2, 40 * MiB);
+	g.opts.value_bytes_max = 4 * MiB;
+	g.opts.buffer_bytes = 32 * MiB;
+	g.opts.segment_bytes = 5 * MiB;
+	g.opts.stripe = true;
+	g.opts.write_budget_percent = 100;           /* a quarter of it at once */
+	expect_int(rig_open(&g), 0);
+	for (; puts < 20; puts++)
+		refused += rig_put(&g, puts, 1, 4 * MiB) == -ENOSPC;
+	expect(refused > 5 && refused < 20);
+	expect_int(rig_stat(&g).budget_refused, refused);
+	rig_end(&g);
+}
+
+TEST(the_bytes_of_values_over_several_drives_are_those_that_hosts_stored)
+{
+	static const uint32_t bytes[] = {100, 1 << 20, (1 << 20) + 1, 2500000, 4 * MiB,
+					 4 * MiB - 63};
+	uint64_t all = 0;
+	struct rig g;
+
+	rig_begin(&g, 24, 2, 64 * MiB);
+	g.opts.value_bytes_max = 4 * MiB;
+	g.opts.buffer_bytes = 32 * MiB;
+	g.opts.segment_bytes = 5 * MiB;
+	g.opts.stripe = true;
+	expect_int(rig_open(&g), 0);
+	for (uint32_t i = 0; i < ARRAY_COUNT(bytes); i++) {
+		expect_int(rig_put(&g, i, 1, bytes[i]), 0);
+		all += bytes[i];
+		expect_int(rig_stat(&g).value_bytes, all);
+	}
+	rig_close(&g);
+	expect_int(rig_open(&g), 0);
+	expect_int(rig_stat(&g).value_bytes, all);
+	for (uint32_t i = 0; i < ARRAY_COUNT(bytes); i++)
+		expect_int(i % 2 == 0 ? rig_delete(&g, i) : rig_put(&g, i, 2, 10), 0);
+	expect_int(rig_flush(&g), 0);                /* then the old parts go */
+	expect(!sim_run_until(flush_failed, NULL, NS_PER_S));
+	expect_int(rig_stat(&g).value_bytes, ARRAY_COUNT(bytes) / 2 * 10);
+	rig_end(&g);
+}
+
 TEST(a_full_index_of_an_object_namespace_refuses_new_keys_and_takes_known_ones)
 {
 	uint32_t keys = 0;
@@ -405,11 +458,6 @@ static bool gone_or_done(void *arg)
 	struct kv_key k = rig_key(5);
 
 	return w->op->done || index_find(w->g->st->index, &k) == INDEX_NONE;
-}
-
-static bool flush_failed(void *arg)
-{
-	return sim_fault_hits(SIM_DISK_FLUSH_EIO) > 0;
 }
 
 /* A record that could not be read is written off; when it can be read again it must not be what an
@@ -467,4 +515,33 @@ TEST(a_delete_of_what_could_not_be_read_lasts_although_a_flush_fails)
 	}
 	printf("# %u of 60\n", seen);
 	expect(seen > 5);
+}
+
+TEST(a_store_whose_mounts_are_nearly_used_up_serves_until_they_are)
+{
+	struct fmt_super_info super;
+	uint64_t bytes;
+	uint8_t *medium;
+	struct rig g;
+	int rc = 0;
+
+	rig_begin(&g, 31, 1, 8 * MiB);
+	expect_int(rig_open(&g), 0);
+	rig_close(&g);
+	medium = sim_disk_bytes(g.path[0], &bytes);
+	expect(fmt_super_check(medium, 0, &super) == FMT_SUPER_OK);
+	super.mount = UINT32_MAX - 16;
+	super.write_count++;
+	fmt_super_write(medium, &super, 0);
+	fmt_super_write(medium + bytes - FMT_BLOCK_BYTES, &super, bytes / FMT_BLOCK_BYTES - 1);
+	for (unsigned i = 0; i < 20 && rc == 0; i++) {
+		rc = rig_open(&g);
+		if (rc != 0)
+			break;
+		expect_int(rig_put(&g, i, 1, 1000), 0);
+		expect_int(rig_get(&g, i, 1, 1000), 0);
+		rig_close(&g);
+	}
+	expect_int(rc, -EPROTO);
+	rig_end(&g);
 }

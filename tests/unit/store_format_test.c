@@ -107,6 +107,22 @@ TEST(blank_foreign_and_newer_superblocks_are_told_apart)
 	expect_int(fmt_super_check(block, 0, &out), FMT_SUPER_NEWER);
 }
 
+/* Each open counts it up; past 32 bits the generations of new segments would be the lowest. */
+TEST(a_superblock_whose_mounts_are_used_up_is_not_believed)
+{
+	uint8_t block[FMT_BLOCK_BYTES];
+	struct fmt_super_info in, out;
+
+	for (uint32_t left = 0; left < 40; left++) {
+		memset(block, 0, sizeof(block));
+		in = super_info();
+		in.mount = UINT32_MAX - left;
+		fmt_super_write(block, &in, 0);
+		expect_int(fmt_super_check(block, 0, &out),
+			   left < 16 ? FMT_SUPER_DAMAGED : FMT_SUPER_OK);
+	}
+}
+
 static struct fmt_segment_info segment_info(uint32_t entries)
 {
 	return (struct fmt_segment_info){
