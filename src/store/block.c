@@ -275,7 +275,10 @@ static void data_done(struct loop_op *op, int res)
 	}
 	if (res != 0)
 		BLOCK_COUNT(p->block, io_errors, 1);
-	block_io_next(io, res != 0 ? -EIO : 0);
+	/* A write that finds no space below a sparse drive: the namespace is full for now. */
+	if (res != 0 && (res != -ENOSPC || !kind_writes(io->kind)))
+		res = -EIO;
+	block_io_next(io, res);
 	if (p->epoch_state == EPOCH_IO)
 		map_pump(p);
 }
@@ -287,7 +290,7 @@ static void slot_next(struct block_io *io)
 
 	must(io->count == 1);
 	if (map_slot(p, io->chunk) == 0 && !map_give(p, io->chunk)) {
-		if (p->take == p->tail) {
+		if (p->take == p->tail || map_tight(p)) {
 			BLOCK_COUNT(p->block, no_space, 1);
 			io_end(io, -ENOSPC);
 			return;
@@ -344,6 +347,8 @@ void block_io_next(struct block_io *io, int res)
 	if (res == 0 && (p->failed || (p->broken && writes)))
 		res = -EIO;
 	if (res != 0) {
+		if (res == -ENOSPC)
+			BLOCK_COUNT(p->block, no_space, 1);
 		io_end(io, res);
 		return;
 	}

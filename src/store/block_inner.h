@@ -137,6 +137,7 @@ struct block_part {
 	uint8_t zero_state, epoch_state;
 	struct disk_io zero_io;
 	uint64_t zero_started_ns, epoch_number;
+	uint64_t tight_until_ns;             /* ENOSPC below the drive: until then no new slots */
 	struct disk_io discard_io;           /* in flight while EPOCH_DISCARD */
 	uint64_t discard_next, discard_started_ns;
 	bool discards;                       /* the drive is told what is free */
@@ -275,6 +276,7 @@ void map_flush_start(struct block_part *p);
 void map_epoch_go(struct block_part *p, enum epoch_state to);
 void map_abandon(struct block_part *p);              /* the part has failed */
 bool map_quiet(const struct block_part *p);
+bool map_tight(const struct block_part *p);
 int map_init(struct block_part *p);
 void map_free_memory(struct block_part *p);
 

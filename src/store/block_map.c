@@ -236,11 +236,11 @@ static void page_written(struct loop_op *op, int res)
 	} else {
 		BLOCK_COUNT(p->block, io_errors, 1);
 		p->page_retry = true;
-		p->page_errors++;
+		p->page_errors += res != -ENOSPC;
 	}
 	if (page->version > page->written)
 		list_push_back(&p->dirty, &page->dirty);
-	page_waiters(page, res == 0 ? 0 : -EIO);
+	page_waiters(page, res == 0 || res == -ENOSPC ? res : -EIO);
 	if (p->page_errors >= STORE_ERRORS_MAX && !p->broken)
 		part_break(p, "its map can't be written");
 	map_pump(p);
@@ -359,6 +359,12 @@ static void flush_done(struct loop_op *op, int res)
 
 /* --- slots -------------------- */
 
+/* What lies below the drive was full a moment ago: new slots are not asked for. */
+bool map_tight(const struct block_part *p)
+{
+	return loop_now_ns(p->block->loop) < p->tight_until_ns;
+}
+
 static bool slots_low(const struct block_part *p)
 {
 	return p->clean - p->take < BLOCK_CLEAN_LOW || !list_empty(&p->slot_wait);
@@ -370,7 +376,7 @@ static void zero_pump(struct block_part *p)
 	uint32_t slot;
 
 	if (p->zero_state != ZERO_IDLE || p->broken || p->block->closing || p->clean == p->idle ||
-	    !slots_low(p))
+	    map_tight(p) || !slots_low(p))
 		return;
 	slot = p->ring[p->clean % count];
 	while (n < BLOCK_ZERO_RUN && p->clean + n < p->idle &&
@@ -416,7 +422,13 @@ static void zero_done(struct loop_op *op, int res)
 		block_close_pump(p->block);
 		return;
 	}
-	if (res != 0) {
+	if (res == -ENOSPC) {
+		BLOCK_COUNT(p->block, io_errors, 1);
+		p->tight_until_ns = loop_now_ns(p->block->loop) + STORE_TIGHT_NS;
+		zero_go(p, ZERO_IDLE);
+		p->zero = p->clean;
+		ios_end(&p->slot_wait, -ENOSPC);
+	} else if (res != 0) {
 		BLOCK_COUNT(p->block, io_errors, 1);
 		zero_drop(p);
 	} else {

@@ -426,3 +426,42 @@ TEST(blocks_are_read_as_fast_as_the_limit_lets_them_and_none_fails)
 	expect((sim_now_ns() - began) * o.drives * o.shards >= 6 * NS_PER_S);
 	rig_end(&r);
 }
+
+static bool never(void *arg)
+{
+	return false;
+}
+
+/* Drives as sparse files: what they lie on may be full long before the namespace is. */
+TEST(a_full_file_system_below_refuses_new_chunks_as_full_and_serves_what_is_there)
+{
+	struct rig_options o = plain(12);
+	unsigned refused = 0, taken = 0;
+	struct rig r;
+	int rc;
+
+	o.size_bytes = 64 * MiB;
+	o.drives = 1;
+	rig_prepare(&r, &o);
+	rig_open(&r);
+	expect_int(rig_sync(&r, BLOCK_WRITE, 0, 2 * MiB, false), 0);
+	sim_disk_space("/sim/s0d0", 24 * MiB);
+	for (uint64_t at = 2 * MiB; at < 64 * MiB; at += 2 * MiB) {
+		rc = rig_sync(&r, BLOCK_WRITE, at, 2 * MiB, false);
+		if (rc != 0 && rc != -ENOSPC)
+			fail_msg("at %u MiB: %d", (unsigned)(at / MiB), rc);
+		refused += rc == -ENOSPC;
+		taken += rc == 0;
+	}
+	expect(refused > 5 && taken > 5);
+	for (unsigned i = 0; i < 20; i++) {            /* what has its place can be written again */
+		expect_int(rig_sync(&r, BLOCK_WRITE, 0, 2 * MiB, i % 2 == 0), 0);
+		expect_int(rig_sync(&r, BLOCK_READ, 0, 2 * MiB, false), 0);
+	}
+	sim_disk_space("/sim/s0d0", UINT64_MAX);       /* somebody made room */
+	expect(!sim_run_until(never, NULL, 10 * NS_PER_S));
+	for (uint64_t at = 0; at < 64 * MiB; at += 2 * MiB)
+		expect_int(rig_sync(&r, BLOCK_WRITE, at, 2 * MiB, false), 0);
+	rig_verify(&r, false);
+	rig_end(&r);
+}
