@@ -20,6 +20,7 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -27,7 +28,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/sysinfo.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -285,13 +285,27 @@ static int disk_file_open(struct disk *d, const char *path, const struct disk_op
 	return 0;
 }
 
-/* Memory is bought at start where there is so much of it: a first write that has its pages made cost
- * seven times the CPU of the next one. */
+/* What programs can still have, without swapping. 0: not known. */
+static uint64_t memory_available(void)
+{
+	FILE *f = fopen("/proc/meminfo", "re");
+	unsigned long long kib = 0;
+	char line[128];
+
+	if (f == NULL)
+		return 0;
+	while (fgets(line, sizeof(line), f) != NULL)
+		if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+			break;
+	fclose(f);
+	return kib * KiB;
+}
+
+/* Memory is bought at start where there is so much of it: a first write, which has its pages made,
+ * cost seven times the CPU of the next one. */
 static void memory_populate(void *at, uint64_t bytes)
 {
-	struct sysinfo info;
-
-	if (sysinfo(&info) == 0 && bytes <= (uint64_t)info.freeram * info.mem_unit / 2)
+	if (bytes <= memory_available() / 2)
 		(void)madvise(at, bytes, MADV_POPULATE_WRITE);
 }
 

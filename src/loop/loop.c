@@ -23,6 +23,7 @@
 #include "loop/loop.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -543,10 +544,13 @@ int loop_open(const struct loop_opts *opts, struct loop **out)
 	return rc;
 }
 
+#define CLOSE_NS (5 * NS_PER_S)
+#define CLOSE_DISKS_NS NS_PER_S         /* a drive that was given up will not answer now */
+
 /* Completions of what was closed a moment ago, cancelled socket I/O above all, come in here. */
 static void ring_drain(struct loop *l)
 {
-	uint64_t end_ns = clock_ns() + 5 * NS_PER_S;
+	uint64_t end_ns = clock_ns() + (l->disks > 0 ? CLOSE_DISKS_NS : CLOSE_NS);
 
 	while ((l->ops_flying > 0 || l->ready_first != NULL || l->socks > 0) &&
 	       clock_ns() < end_ns)
@@ -560,6 +564,11 @@ void loop_close(struct loop **loop)
 	OBJ_TAKE(l, loop, RING_LOOP_MAGIC);
 	must(!l->running);
 	ring_drain(l);
+	if (l->ops_flying > 0 && l->disks > 0) {
+		log_error("loop %s: a drive has not answered %" PRIu64 " requests; their memory "
+			  "is kept", l->name == NULL ? "" : l->name, l->ops_flying);
+		return;
+	}
 	must(l->ops_flying == 0 && l->ready_first == NULL);
 	must(l->disks == 0 && l->socks == 0);
 	if (l->plain == NULL)

@@ -76,7 +76,9 @@ int loop_open(const struct loop_opts *opts, struct loop **out);
 
 /* All disks, socks and timers of the loop are closed before, and nobody posts any more: who may
  * still post has been stopped and waited for. Completions still on their way, of cancelled
- * operations, run in here (in the simulator other nodes' events too). */
+ * operations, run in here (in the simulator other nodes' events too). A drive that does not answer
+ * keeps its disk open: the loop's memory is then kept with it, and a line says so (in the simulator
+ * asserted). */
 void loop_close(struct loop **loop);
 
 /* Turns until loop_stop() has been called. Return: 0. */

@@ -289,6 +289,9 @@ static void unwatch(struct plain *p, struct watched *w, int fd)
 
 void plain_fd_forget(struct loop *l, int fd)
 {
+#ifdef KVOF_PLANT_PLAIN_NUMBER_KEPT
+	return;
+#endif
 	if ((unsigned)fd < l->plain->fd_count)
 		unwatch(l->plain, &l->plain->fds[fd], fd);
 }
@@ -380,6 +383,9 @@ static bool wait_try(struct plain *p, struct watched *w, struct slot *s)
 	}
 	n = move_try(sqe, &asked);
 	if (n < 0 || (uint64_t)n < asked) {
+#ifdef KVOF_PLANT_PLAIN_END_LOST
+		w->in_ended = w->out_ended = false;
+#endif
 		if (in)
 			w->in = w->in_ended;
 		else
@@ -542,6 +548,9 @@ static void cancel_begin(struct plain *p, struct slot *s)
 	unsigned first = one ? (unsigned)cancel->fd : 0;
 	unsigned end = one ? first + 1 : p->fd_count;
 
+#ifdef KVOF_PLANT_PLAIN_CANCEL_UNHEARD
+	end = first;
+#endif
 	for (unsigned i = first; i < end && i < p->fd_count; i++) {
 		cancel_list(p, &p->fds[i].in_wait, cancel);
 		cancel_list(p, &p->fds[i].out_wait, cancel);

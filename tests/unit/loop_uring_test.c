@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What only a loop of a real machine has: threads, raw peers, files, descriptors, a kernel that says
- * no. Run twice: with the kernel's ring, and with KVOF_LOOP=plain without.
+ * What only a loop of a real machine has: threads, raw peers, files, descriptors, a kernel that
+ * says no. Run twice: with the kernel's ring, and with KVOF_LOOP=plain without.
  */
 #include <arpa/inet.h>
 #include <errno.h>
