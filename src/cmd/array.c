@@ -603,7 +603,8 @@ static int memory_check(const struct array_opts *o, char why[512])
 
 static int set_begin(struct array *a, char why[512])
 {
-	struct loop_opts loop = {.name = "kvof-set", .ops_max = 64, .timers_max = 8};
+	struct loop_opts loop = {.name = "kvof-set", .ops_max = 64, .timers_max = 8,
+		.kind = a->opts.loop_kind};
 	int rc = loop_open(&loop, &a->set_loop);
 
 	for (unsigned i = 0; i < a->opts.set.drive_count; i++)

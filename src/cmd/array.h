@@ -36,6 +36,7 @@ struct array_opts {
 	struct set_opts set;
 	struct loop *const *loop;    /* [loop_count]; the first is the target's */
 	unsigned loop_count;
+	enum loop_kind loop_kind;    /* of one more, that the drives are opened with */
 	struct array_want want;
 	const char *const *host;     /* allowed at subsystems that have no list of their own */
 	unsigned host_count;

@@ -99,7 +99,7 @@ int cmd_link_open(const char *command, const char *target, const struct cmd_comm
 		return rc;
 	rc = loop_open(&lopts, &link->loop);
 	if (rc < 0) {
-		cmd_error(command, "this machine's io_uring can't be used (%s)", strerror(-rc));
+		cmd_error(command, "no event loop (%s)", strerror(-rc));
 		return CMD_FAILED;
 	}
 	rc = host_open(link->loop, &o, &link_events, link, why, &link->host);

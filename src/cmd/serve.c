@@ -278,11 +278,20 @@ static void fit_files(struct serve *s)
 	s->conns_max = lim.rlim_cur > FILES_SPARE + 8 ? (unsigned)lim.rlim_cur - FILES_SPARE : 8;
 }
 
+static enum loop_kind kind_wanted(const struct serve *s)
+{
+	const char *text = config_text(&s->config, CONFIG_loop_kind);
+
+	return strcmp(text, "plain") == 0 ? LOOP_PLAIN :
+		strcmp(text, "io_uring") == 0 ? LOOP_IO_URING : LOOP_AUTO;
+}
+
 static int open_loops(struct serve *s)
 {
 	struct loop_opts opts = {.name = "kvof-serve", .ops_max = 4 * s->conns_max + 4096,
 				 .timers_max = 4 * s->conns_max + 128 +
-		(unsigned)config_number(&s->config, CONFIG_controllers)};
+		(unsigned)config_number(&s->config, CONFIG_controllers),
+				 .kind = kind_wanted(s)};
 	cpu_set_t allowed;
 	int cores = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
 
@@ -359,6 +368,7 @@ static int open_array(struct serve *s)
 	int code;
 
 	s->array_opts.loop = s->loop;
+	s->array_opts.loop_kind = kind_wanted(s);
 	s->array_opts.loop_count = s->loop_count;
 	code = array_open(&s->array_opts, &s->array, why);
 	if (code != 0) {

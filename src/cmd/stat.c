@@ -244,7 +244,7 @@ static int discover_run(const struct host_opts *o, const char *target, bool json
 	int rc = d != NULL ? loop_open(&lopts, &loop) : -ENOMEM;
 
 	if (rc < 0) {
-		cmd_error("discover", "this machine's io_uring can't be used (%s)", strerror(-rc));
+		cmd_error("discover", "no event loop (%s)", strerror(-rc));
 		free(d);
 		return CMD_FAILED;
 	}

@@ -837,7 +837,8 @@ static void *client_main(void *arg)
 	int rc = loop_open(&lopts, &c->loop);
 
 	if (rc < 0) {
-		snprintf(c->why, sizeof(c->why), "the client's loop can't start (io_uring)");
+		snprintf(c->why, sizeof(c->why), "the client's loop can't start (%s)",
+			 strerror(-rc));
 		client_settle(c, rc);
 		return NULL;
 	}
