@@ -23,6 +23,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cache/restore_inner.h"
 
@@ -274,7 +275,7 @@ bool restore_wants(const struct restore *r)
 static void restore_run(struct loop_op *soon, int res)
 {
 	struct restore *r = container_of(soon, struct restore, soon);
-	uint64_t ahead = 0;
+	uint64_t ahead = 0, left[PLACE_TIERS] = {0};
 
 	r->soon_pending = false;
 	LIST_FOR_EACH(link, &r->requests) {
@@ -282,12 +283,15 @@ static void restore_run(struct loop_op *soon, int res)
 
 		if (req->state == REQ_OVER)
 			continue;
+		req->ahead_bytes = ahead;
+		memcpy(req->ahead_left, left, sizeof(left));
 		plan_speeds(r);
 		plan_update(req);
-		req->ahead_bytes = ahead;
 		while (load_one(req))
 			;
 		ahead += req->staged_bytes;
+		for (unsigned i = 0; i < PLACE_TIERS; i++)
+			left[i] += req->want_bytes[i] + req->open_bytes[i];
 	}
 	LIST_FOR_EACH(link, &r->requests)
 		over_check(container_of(link, struct request, link));
@@ -395,9 +399,6 @@ static void block_claim(struct request *req, uint32_t index)
 {
 	struct rblock *b = &req->block[index];
 
-#ifndef KVOF_PLANT_CLAIM_WHILE_LOADING
-	must(b->state == RB_WANTED || b->state == RB_FAILED || b->state == RB_LOADED);
-#endif
 	if (b->state == RB_WANTED)
 		load_unwant(req, index);
 	if (b->state == RB_LOADED) {

@@ -95,6 +95,8 @@ struct request {
 	/* loads */
 	uint64_t staged_bytes;
 	uint64_t ahead_bytes;              /* staged of requests before this one in order */
+	uint64_t ahead_left[PLACE_TIERS];  /* what they have still to load */
+	uint64_t fit_ns;                   /* goal_fit() looks again then */
 	uint64_t starved_ns;               /* since then nothing is staged for want of room; 0 */
 	bool starved_once, budget_full;
 	struct list_link idle, raise;

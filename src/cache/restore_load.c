@@ -8,8 +8,8 @@
  * before it. `raise` holds loads of which more may be allowed, in that order.
  *
  * Staging counts bytes allowed and not landed. It is bounded over all requests; and one request
- * takes at most half of what those before it in order leave, so that one that is stuck leaves room
- * to those behind it.
+ * takes at most three quarters of what those before it in order leave, so that one that is stuck
+ * leaves room to those behind it.
  *
  * A layer is there when all parts that overlap it have landed: parts are counted from the first
  * one without a gap, with a mask for those that came before their turn.
@@ -55,7 +55,7 @@ static bool budget_has(struct request *req, uint64_t bytes)
 {
 	struct restore *r = req->restore;
 	uint64_t all = r->opts.staging_bytes, own = req->staged_bytes + bytes;
-	uint64_t share = all > req->ahead_bytes ? (all - req->ahead_bytes) / 2 : 0;
+	uint64_t share = all > req->ahead_bytes ? (all - req->ahead_bytes) / 4 * 3 : 0;
 	bool fits;
 
 	if (r->staged_bytes == 0)          /* a part larger than all staging goes alone */
@@ -346,7 +346,7 @@ static uint32_t layers_of(const struct request *req, const struct rslot *s, uint
 			       s->op.bytes % layers * (have + 1) / layers;
 
 #ifdef KVOF_PLANT_LAYER_TOLD_EARLY
-		end = end > s->op.bytes / layers ? end - s->op.bytes / layers + 1 : 1;
+		end -= bytes_min(end, s->op.bytes / layers);
 #endif
 		if (end > lead_bytes)
 			break;
@@ -502,7 +502,11 @@ static void load_bad(struct rslot *s, enum kvof_reason reason)
 		t->miss[t->miss_count].reason = reason;
 		t->miss[t->miss_count++].tier = s->tier;
 	}
+#ifdef KVOF_PLANT_CLAIM_WHILE_LOADING
+	block_go(b, RB_FAILED);
+#else
 	block_go(b, s->op.busy ? RB_BUSY : RB_FAILED);
+#endif
 	if (request_prefix(req) && s->block < req->goal)
 		request_shrink(req, s->block, reason);
 	each_tell(req, s, reason);
@@ -563,7 +567,9 @@ static void op_released(struct tier_op *op)
 	struct kvof_result r = {.index = s->block, .flags = KVOF_RESULT_RELEASED};
 
 	must(req->busy > 0);
+#ifndef KVOF_PLANT_CLAIM_WHILE_LOADING
 	block_go(&req->block[s->block], RB_FAILED);
+#endif
 	req->busy--;
 	if ((req->opts.flags & KVOF_RESTORE_EACH) != 0)
 		request_event(req, &r);

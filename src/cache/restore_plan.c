@@ -72,7 +72,7 @@ void plan_speeds(struct restore *r)
 	}
 }
 
-/* As this request sees a tier: the queue is that of others. */
+/* As this request sees a tier: the queue is that of others, and what those before it will ask. */
 static struct place_tier tier_seen(const struct request *req, unsigned number)
 {
 	struct place_tier t = req->restore->speed[number];
@@ -80,6 +80,7 @@ static struct place_tier tier_seen(const struct request *req, unsigned number)
 	if (!req->restore->known[number])  /* it answers, how fast is not clear yet; or is silent */
 		t.bytes_per_s = req->restore->heard[number] ? PLAN_FAST_BYTES_PER_S : 0;
 	t.queued_bytes -= bytes_min(t.queued_bytes, req->staged_bytes);
+	t.queued_bytes = later(t.queued_bytes, req->ahead_left[number]);
 	return t;
 }
 
@@ -316,7 +317,7 @@ static void goal_fit(struct request *req)
 	uint64_t past = now - req->begin_ns, whole = req->deadline_ns - req->begin_ns;
 	uint32_t goal = req->goal;
 
-	if (past < whole / PLAN_GRACE_SHARE || left_ns(req) <= left + left / 4)
+	if (past < whole / PLAN_GRACE_SHARE || now < req->fit_ns || left_ns(req) <= left + left / 4)
 		return;
 	/* a tier of which nothing is known gets more time, but not all of it */
 	if (!tiers_known(req) && past < whole / PLAN_SILENCE_SHARE)
@@ -331,6 +332,8 @@ static void goal_fit(struct request *req)
 		else if (b->state == RB_LOADING)
 			bytes[req->slot[b->slot].tier] -= req->slot[b->slot].open_bytes;
 	}
+	/* what is given up leaves the tier's queue only by and by */
+	req->fit_ns = now + left / 4;
 	request_shrink(req, goal, KVOF_LATE);
 }
 

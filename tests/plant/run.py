@@ -164,6 +164,12 @@ PLANTS = {
         'a_value_of_another_block_under_this_key_is_a_miss_with_reason_identity'),
     'deadline_ignored': (
         'tests/unit/cache_core_test', 'a_load_that_hangs_ends_at_its_deadline_as_late'),
+    'split_ignores_queue': (
+        'tests/unit/cache_place_test', 'a_longer_queue_never_loads_more'),
+    'claim_while_loading': (
+        'tests/unit/cache_restore_test', 'no_block_is_handed_out_while_its_buffer_may_be_written'),
+    'layer_told_early': (
+        'tests/unit/cache_restore_test', 'layer_0_of_the_whole_prefix_is_ready_first_then_the_next'),
     'head_stored_first': (
         'tests/unit/cache_core_test', 'a_save_that_failed_anywhere_is_not_visible'),
     'head_evicted_first': (

@@ -48,7 +48,8 @@ struct rig_op {
 
 struct rig_tier {
 	struct tier tier;                  /* self: this */
-	uint64_t latency_ns, bytes_per_s, busy_ns, cut_bytes;
+	uint64_t latency_ns, bytes_per_s, busy_ns;
+	uint64_t block_bytes;              /* true length of its blocks; 0: as long as the room */
 	bool there, hangs, away, unmeasured, knows_all;
 	uint8_t has[RIG_BLOCKS];           /* by number of the block */
 	int32_t bad_part[RIG_BLOCKS];      /* + 1; that part breaks the block */
@@ -171,6 +172,8 @@ static void rig_op_released(struct loop_timer *timer)
 	struct tier_op *op = o->op;
 
 	o->op = NULL;
+	for (unsigned i = 0; i < op->iov_count && !rig.no_bytes; i++)
+		memset(op->iov[i].iov_base, 0xee, op->iov[i].iov_len);  /* until now */
 	op->released(op);
 }
 
@@ -184,6 +187,12 @@ static void rig_op_end(struct rig_op *o, enum kvof_reason reason)
 		if (o->tier->part[i].state != RIG_FREE && o->tier->part[i].op == o->op)
 			o->tier->part[i].op = NULL;
 	loop_timer_set(rig.loop, &o->end, loop_now_ns(rig.loop));
+}
+
+static void rig_op_short(struct rig_op *o)
+{
+	o->op->value_bytes = o->tier->block_bytes;
+	rig_op_end(o, KVOF_SHORT);
 }
 
 static void rig_op_late(struct loop_timer *timer)
@@ -240,7 +249,8 @@ static void rig_part_lands(struct loop_timer *timer)
 	op->landed_cut_bytes = tier_cut(&t->tier, op->bytes);
 	if (o->landed == o->count)
 		rig_op_end(o, KVOF_OK);
-	op->landed(op, index, o->count);
+	if (op->landed != NULL)
+		op->landed(op, index, o->count);
 }
 
 static void rig_part_served(struct loop_timer *timer)
@@ -322,6 +332,8 @@ static void rig_tier_start(struct tier *tier, struct tier_op *op)
 		rig_op_end(o, KVOF_UNREACHABLE);
 	else if (!t->has[rig_number(&op->id)])
 		rig_op_end(o, KVOF_ABSENT);
+	else if (op->bytes < t->block_bytes)
+		rig_op_short(o);
 	else
 		rig_op_more(t, o);
 }
