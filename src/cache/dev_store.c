@@ -153,6 +153,9 @@ static void flights_late(struct loop_timer *timer)
 	struct dev_store *d = container_of(timer, struct dev_store, late);
 	uint64_t now = loop_now_ns(d->loop), next = 0;
 
+#ifdef KVOF_PLANT_FLASH_NEVER_LATE
+	return;
+#endif
 	for (uint32_t i = 0; i < d->flight_count; i++) {
 		struct flight *f = &d->flight[i];
 

@@ -175,6 +175,7 @@ struct tier_stat {
 	unsigned devs, devs_live;          /* arrays; flash is one */
 	uint64_t asked, answered, unreachable;     /* operations; those that were late or canceled
 						    * are in none of the last two */
+	uint64_t present, absent;          /* answers to loads and questions */
 	uint64_t delivered_bytes;          /* of loads that ended well */
 	uint64_t device_read_bytes;        /* at the drives; of arrays: over the wire */
 	uint64_t device_write_bytes;

@@ -61,7 +61,8 @@ struct lane {
 	struct list_link starved;          /* operations that wait for flying to fall */
 	struct list_link ops;              /* operations of this lane */
 	struct loop_timer grace;
-	uint64_t asked, answered, delivered_bytes, unreachable;   /* operations; bytes of loads */
+	uint64_t asked, answered, unreachable, present, absent;   /* operations */
+	uint64_t delivered_bytes;          /* of loads */
 };
 
 struct values {
@@ -185,6 +186,10 @@ static void lane_count(const struct tier_op *op, enum kvof_reason reason)
 		l->unreachable++;
 	else if (reason != KVOF_LATE && reason != KVOF_CANCELED)
 		l->answered++;
+	if (op->kind == KVOF_LOAD || op->kind == KVOF_EXISTS_OP) {
+		l->present += reason == KVOF_OK || reason == KVOF_SHORT;
+		l->absent += reason == KVOF_ABSENT;
+	}
 	if (reason == KVOF_OK && op->kind == KVOF_LOAD)
 		l->delivered_bytes += op->value_bytes;
 }
@@ -1224,6 +1229,8 @@ static void stat_add(const struct lane *l, struct tier_stat *out)
 	out->asked += l->asked;
 	out->answered += l->answered;
 	out->unreachable += l->unreachable;
+	out->present += l->present;
+	out->absent += l->absent;
 	out->delivered_bytes += l->delivered_bytes;
 	out->device_read_bytes += d.device_read_bytes;
 	out->device_write_bytes += d.device_write_bytes;

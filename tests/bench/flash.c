@@ -121,9 +121,9 @@ static bool number(const char *arg, const char *name, uint64_t *out)
 static void args_take(int argc, char **argv)
 {
 	for (int i = 1; i < argc; i++) {
-		if (number(argv[i], "block", &block_bytes) || number(argv[i], "part", &part_bytes) ||
-		    number(argv[i], "blocks", &blocks) || number(argv[i], "flying", &flying) ||
-		    number(argv[i], "rounds", &rounds))
+		if (number(argv[i], "block", &block_bytes) ||
+		    number(argv[i], "part", &part_bytes) || number(argv[i], "blocks", &blocks) ||
+		    number(argv[i], "flying", &flying) || number(argv[i], "rounds", &rounds))
 			continue;
 		must(drives < DRIVES_MAX);
 		drive[drives++] = argv[i];
@@ -185,8 +185,8 @@ int main(int argc, char **argv)
 		fflush(stdout);
 	}
 	flash_stat(tier, &after);
-	printf("], \"cpu_s_per_gb\": %.3f, \"read_per_delivered\": %.4f, \"failed\": %" PRIu64 "}\n",
-	       (double)cpu_ns / (double)(blocks * block_bytes),
+	printf("], \"cpu_s_per_gb\": %.3f, \"read_per_delivered\": %.4f, \"failed\": %" PRIu64
+	       "}\n", (double)cpu_ns / (double)(blocks * block_bytes),
 	       (double)(after.device_read_bytes - before.device_read_bytes) /
 	       (double)(after.delivered_bytes - before.delivered_bytes), failed);
 	flash_close(&tier, closed, &over);

@@ -25,6 +25,9 @@ PLANTS = {
     # plant: (test program, test)
     'lands_unchecked': (
         'tests/unit/cache_values_test', 'no_part_lands_before_its_bytes_are_checked'),
+    'flash_never_late': (
+        'tests/unit/cache_flash_test',
+        'a_silent_drive_is_late_at_the_deadline_with_the_buffer_free'),
     'lanes_shared': (
         'tests/unit/cache_values_test',
         'a_device_that_answers_nothing_holds_nobody_up_at_the_others'),
@@ -73,6 +76,9 @@ PLANTS = {
     'part_id_of_its_number': (
         'tests/unit/store_set_test',
         'what_a_removed_namespace_held_is_not_seen_by_the_next_in_its_place'),
+    'late_write_forgotten': (
+        'tests/unit/store_set_test',
+        'what_a_hung_drive_still_writes_of_a_removed_namespace_hits_no_other'),
     'half_joined': (
         'tests/unit/store_set_test',
         'a_replacement_that_fails_on_the_way_can_be_tried_again'),

@@ -713,6 +713,36 @@ TEST(a_dead_drive_costs_its_own_blocks_and_the_others_go_on)
 	end();
 }
 
+TEST(one_silent_drive_of_two_costs_its_own_blocks_and_few_others)
+{
+	enum { COUNT = 300 };
+	struct tf_op *t = calloc(COUNT, sizeof(*t));
+	unsigned there = 0;
+	uint64_t begin_ns;
+
+	begin(2);
+	for (uint32_t n = 0; n < COUNT; n++)
+		expect_int(tf_one(KVOF_SAVE, n, data, CUT), KVOF_OK);
+	sim_disk_mode("f1", SIM_DISK_HANGS);
+	begin_ns = sim_now_ns();
+	for (uint32_t n = 0; n < COUNT; n++) {
+		tf_set(&t[n], KVOF_LOAD, n, back, CUT);
+		t[n].op.deadline_ns = begin_ns + 200 * NS_PER_MS;
+		tf_start(&t[n]);
+	}
+	for (uint32_t n = 0; n < COUNT; n++) {
+		enum kvof_reason reason = tf_wait(&t[n]);
+
+		expect(reason == KVOF_OK || reason == KVOF_LATE);
+		expect(t[n].done_ns - begin_ns <= 201 * NS_PER_MS);
+		there += reason == KVOF_OK;
+	}
+	expect(there > COUNT / 3 && there < COUNT);
+	sim_disk_mode("f1", SIM_DISK_WELL);
+	free(t);
+	end();
+}
+
 TEST(with_no_drive_left_blocks_are_unreachable_at_once)
 {
 	struct tier_stat s;

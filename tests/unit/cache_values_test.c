@@ -718,6 +718,8 @@ TEST(counters_tell_what_each_device_was_asked_and_gave)
 	expect_int(s.devs_live, 2);
 	expect_int(s.asked, 21);
 	expect_int(s.answered, 21);
+	expect_int(s.present, 10);
+	expect_int(s.absent, 1);
 	expect_int(s.delivered_bytes, 10 * FIVE);
 	fake[0].live = false;
 	expect_int(tf_one(KVOF_LOAD, block_on(0, 0), back, FIVE), KVOF_UNREACHABLE);
