@@ -843,6 +843,35 @@ int array_subsys_number(const struct array *a, const char *nqn)
 	return -1;
 }
 
+struct looking {
+	struct array_rows rows;
+	sem_t done;
+};
+
+static void looked(struct array_rows *r)
+{
+	sem_post(&container_of(r, struct looking, rows)->done);
+}
+
+/* Drives that the stores have given up: the set writes to them no more, it might wait for ever. */
+static void failed_drives_tell(struct array *a)
+{
+	struct looking *l = calloc(1, sizeof(*l));
+
+	if (l == NULL)
+		return;
+	must(sem_init(&l->done, 0, 0) == 0);
+	l->rows.done = looked;
+	array_collect(a, &l->rows);
+	while (sem_wait(&l->done) != 0)
+		must(errno == EINTR);
+	for (unsigned i = 0; i < l->rows.drive_count; i++)
+		if (l->rows.drive[i].failed && !l->rows.drive[i].missing)
+			set_drive_failed(a->set, l->rows.drive[i].path);
+	sem_destroy(&l->done);
+	free(l);
+}
+
 static void first_ns_known(struct call *c);
 
 static void first_ns_told(void *arg)
@@ -891,6 +920,7 @@ int array_ns_create(struct array *a, struct set_ns *ns, char why[512])
 			 ns->value_bytes_max, (unsigned long long)pool);
 		return CMD_USAGE;
 	}
+	failed_drives_tell(a);
 	rc = set_ns_create(a->set, ns, said);
 	if (rc != 0) {
 		snprintf(why, 512, "%s", said);
@@ -966,6 +996,7 @@ int array_ns_remove(struct array *a, const char *nqn, uint32_t nsid, char why[51
 		snprintf(why, 512, "namespace %u of %.223s: there is none", nsid, nqn);
 		return CMD_MISS;
 	}
+	failed_drives_tell(a);               /* also what only this namespace knows */
 	c.ns = a->ns[at];
 	rc = call_first(a, &c);
 	must(rc == 0);                       /* the table here and the target's are one */

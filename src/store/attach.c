@@ -120,6 +120,13 @@ void attach_undo(const struct disk *disk)
 		unlink(disk_info(disk)->path);
 }
 
+void attach_part_close(struct disk **disk, _Atomic uint32_t *open)
+{
+	disk_close(disk);
+	if (open != NULL)
+		must(atomic_fetch_sub(open, 1) > 0);
+}
+
 int attach_read(struct disk *disk, void *into, uint64_t bytes, uint64_t offset_bytes)
 {
 	int rc = -EIO;

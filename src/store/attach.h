@@ -22,6 +22,9 @@ int attach_drive(struct loop *loop, struct attach *a, char *why, size_t why_byte
 /* An open that fails leaves no file behind that was not there before. */
 void attach_undo(const struct disk *disk);
 
+/* A part that store/set.c may have handed out is closed: `open` of its struct store_drive. */
+void attach_part_close(struct disk **disk, _Atomic uint32_t *open);
+
 /* A read or write that may fail once: tried again, at most three times in all. */
 int attach_read(struct disk *disk, void *into, uint64_t bytes, uint64_t offset_bytes);
 int attach_write(struct disk *disk, const void *from, uint64_t bytes, uint64_t offset_bytes);

@@ -114,6 +114,7 @@ enum epoch_state {
 struct block_part {
 	struct block *block;
 	struct disk *disk;                   /* NULL: missing */
+	_Atomic uint32_t *open;              /* of its struct store_drive */
 	uint8_t index;
 	bool failed;                         /* all its chunks are -EIO */
 	bool broken;                         /* a flush failed: no more writes */

@@ -25,6 +25,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "store/attach.h"
 #include "store/block_inner.h"
 
 #define SCAN_BYTES (256 * KiB)
@@ -351,7 +352,7 @@ static void block_free(struct block *b)
 {
 	for (unsigned i = 0; i < b->part_count; i++)
 		if (b->part[i].disk != NULL)
-			disk_close(&b->part[i].disk);
+			attach_part_close(&b->part[i].disk, b->part[i].open);
 	block_forget(&b);
 }
 
@@ -368,6 +369,7 @@ static int open_steps(struct opening *o)
 		p->index = (uint8_t)i;
 		snprintf(p->path, sizeof(p->path), "%s", from->path != NULL ? from->path : "?");
 		p->disk = from->disk;
+		p->open = from->open;
 	}
 	for (unsigned i = 0; i < o->b->part_count && rc == 0; i++)
 		rc = part_open(o, i);
@@ -419,7 +421,7 @@ int block_open(const struct block_opts *opts, struct loop *loop, struct block **
 			struct disk *disk = opts->parts.drive[i].disk;
 
 			if (disk != NULL)
-				disk_close(&disk);
+				attach_part_close(&disk, opts->parts.drive[i].open);
 		}
 		return fail(&o, -ENOMEM, "no memory for a block namespace");
 	}

@@ -250,6 +250,7 @@ struct scrub {
 struct drive {
 	struct store *st;
 	struct disk *disk;
+	_Atomic uint32_t *open;              /* of its struct store_drive */
 	uint8_t index;
 	bool failed, missing;
 	const char *fail_why;                /* set: to be given up at the next pump */

@@ -195,7 +195,7 @@ static void found_leave_out(struct opening *o, struct found *f)
 	    f->verdict != FMT_SUPER_DAMAGED)
 		return;
 	log_warn("store drive %s: no superblock can be read; opened without it", path_of(f));
-	disk_close(&f->disk);
+	attach_part_close(&f->disk, f->want->open);
 	f->missing = true;
 }
 
@@ -1126,6 +1126,15 @@ static int index_settle(struct opening *o)
 
 /* --- the whole -------------------- */
 
+static void drive_take(struct drive *d, struct found *f)
+{
+	d->disk = f->disk;
+	d->shared_rate = f->want->rate;
+	d->open = f->want->open;
+	f->disk = NULL;
+	snprintf(d->path, sizeof(d->path), "%s", f->want->path);
+}
+
 static void set_fresh(struct opening *o)
 {
 	struct store *st = o->st;
@@ -1135,14 +1144,8 @@ static void set_fresh(struct opening *o)
 		must(getrandom(st->uuid, sizeof(st->uuid), 0) == (ssize_t)sizeof(st->uuid));
 	st->trusted = (1u << st->drive_count) - 1;
 	st->value_bytes_stored_max = st->opts.value_bytes_max;
-	for (unsigned i = 0; i < st->drive_count; i++) {
-		struct drive *d = &st->drive[i];
-
-		d->disk = o->found[i].disk;
-		d->shared_rate = o->found[i].want->rate;
-		o->found[i].disk = NULL;
-		snprintf(d->path, sizeof(d->path), "%s", o->found[i].want->path);
-	}
+	for (unsigned i = 0; i < st->drive_count; i++)
+		drive_take(&st->drive[i], &o->found[i]);
 }
 
 /*
@@ -1209,11 +1212,8 @@ static void set_known(struct opening *o)
 		must(f->super.drive < st->drive_count);
 		d = &st->drive[f->super.drive];
 		must(d->disk == NULL);
-		d->disk = f->disk;
-		d->shared_rate = f->want->rate;
-		f->disk = NULL;
+		drive_take(d, f);
 		d->failed = d->missing = false;
-		snprintf(d->path, sizeof(d->path), "%s", f->want->path);
 		present |= 1u << f->super.drive;
 		d->generation_min = f->super.generation_min;
 		if ((trusted >> f->super.drive & 1) == 0) {
@@ -1488,7 +1488,7 @@ int store_open(const struct store_opts *opts, struct loop *loop, struct store **
 	}
 	for (unsigned i = 0; i < opts->drive_count; i++) {
 		if (o.found[i].disk != NULL)
-			disk_close(&o.found[i].disk);
+			attach_part_close(&o.found[i].disk, opts->drive[i].open);
 	}
 	if (o.record != NULL)
 		munmap(o.record, o.record_bytes);

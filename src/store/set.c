@@ -52,6 +52,41 @@ static void random_fill(void *at, size_t bytes)
 	must(getrandom(at, bytes, 0) == (ssize_t)bytes);
 }
 
+/* --- parts that are open -------------------- */
+
+static struct set_parts *parts_find(struct set *s, uint32_t ns)
+{
+	for (unsigned i = 0; i < SET_PARTS_MAX; i++) {
+		if (s->parts[i].ns == ns)
+			return &s->parts[i];
+	}
+	return NULL;
+}
+
+bool set_parts_add(struct set *s, uint32_t ns)
+{
+	struct set_parts *p = parts_find(s, ns);
+
+	must(ns != 0);
+	if (p == NULL)
+		p = parts_find(s, 0);
+	if (p != NULL)
+		p->ns = ns;
+	return p != NULL;
+}
+
+/* The namespace is gone; its counters are, too, unless I/O of a part has not come back. */
+static void parts_drop(struct set *s, uint32_t ns)
+{
+	struct set_parts *p = parts_find(s, ns);
+	bool open = false;
+
+	for (unsigned i = 0; p != NULL && i < s->drive_count; i++)
+		open |= atomic_load(&p->open[i]) > 0;
+	if (p != NULL && !open)
+		p->ns = 0;
+}
+
 /* --- the catalog, written -------------------- */
 
 static int catalog_put(struct set *s, struct member *m, unsigned at_end)
@@ -67,6 +102,23 @@ static int catalog_put(struct set *s, struct member *m, unsigned at_end)
 	return rc != 0 ? rc : disk_flush_now(m->disk);
 }
 
+void set_drive_break(struct member *m)
+{
+	if (!m->broken)
+		log_error("set drive %s: its catalog can't be written; no new namespace gets a "
+			  "part of it until the next start", m->path);
+	m->broken = true;
+}
+
+void set_drive_failed(struct set *s, const char *path)
+{
+	OBJ_CHECK(s, SET_MAGIC);
+	for (unsigned i = 0; i < s->drive_count; i++) {
+		if (s->drive[i] != NULL && strcmp(s->drive[i]->path, path) == 0)
+			set_drive_break(s->drive[i]);
+	}
+}
+
 int set_commit(struct set *s)
 {
 	unsigned written = 0;
@@ -79,9 +131,7 @@ int set_commit(struct set *s)
 		if (!set_drive_live(s, i))
 			continue;
 		if (catalog_put(s, m, 1) != 0 || catalog_put(s, m, 0) != 0) {
-			log_error("set drive %s: its catalog can't be written; no new namespace "
-				  "gets a part of it until the next start", m->path);
-			m->broken = true;
+			set_drive_break(m);
 			continue;
 		}
 		m->generation = s->catalog.generation;
@@ -253,6 +303,7 @@ static void ns_drop(struct set *s, struct catalog_ns *n)
 		if (s->drive[i] != NULL)
 			set_room_give(s->drive[i], n->ns.id);
 	}
+	parts_drop(s, n->ns.id);
 	must(n >= c->ns && n < c->ns + c->ns_count);
 	*n = c->ns[--c->ns_count];
 	memset(&c->ns[c->ns_count], 0, sizeof(c->ns[0]));
@@ -321,6 +372,9 @@ int set_ns_create(struct set *s, struct set_ns *ns, char why[256])
 	if (rc != 0)
 		return rc;
 	made.id = s->catalog.next_id++;
+	if (!set_parts_add(s, made.id))
+		return fail(why, -ENOSPC, "the drives have not answered yet for %u removed "
+			    "namespaces", SET_NAMESPACES_MAX);
 	made.shards = (uint8_t)plan.shards;
 	made.cap_bytes = 0;
 	for (unsigned i = 0; i < STORE_DRIVES_MAX; i++)
@@ -354,6 +408,7 @@ static void ns_discard(struct member *m, const struct catalog_ns *n)
 
 int set_ns_remove(struct set *s, uint32_t id, char why[256])
 {
+	struct set_parts *parts;
 	struct catalog_ns *n;
 	int rc;
 
@@ -364,6 +419,16 @@ int set_ns_remove(struct set *s, uint32_t id, char why[256])
 	n = ns_find(s, id);
 	if (n == NULL)
 		return fail(why, -ENOENT, "there is no namespace of id %u", id);
+	/* What is still on its way there may land at any time, on whatever the slabs hold then;
+	 * and a write of ours might never end. So nothing more is done with that drive. */
+	parts = parts_find(s, id);
+	must(parts != NULL);
+#ifndef KVOF_PLANT_LATE_WRITE_FORGOTTEN
+	for (unsigned i = 0; i < s->drive_count; i++) {
+		if (s->drive[i] != NULL && atomic_load(&parts->open[i]) > 0)
+			set_drive_break(s->drive[i]);
+	}
+#endif
 	n->making = true;                            /* an open drops it: that is the removal */
 	rc = set_commit(s);
 	if (rc != 0) {
@@ -371,7 +436,7 @@ int set_ns_remove(struct set *s, uint32_t id, char why[256])
 		return fail(why, rc, "the catalog can't be written on any drive");
 	}
 	for (unsigned i = 0; i < s->drive_count; i++) {
-		if (s->drive[i] != NULL)
+		if (set_drive_live(s, i))
 			ns_discard(s->drive[i], n);
 	}
 	ns_drop(s, n);
@@ -564,6 +629,8 @@ static int whole_open(const struct member *m, struct loop *loop, struct disk **o
 static int parts_open(struct set *s, const struct catalog_ns *n, unsigned shard, struct loop *loop,
 		      struct store_opts *opts)
 {
+	struct set_parts *parts = s->version_one ? NULL : parts_find(s, n->ns.id);
+
 	for (unsigned i = 0; i < s->drive_count; i++) {
 		struct member *m = s->version_one ? &s->member[i] : s->drive[i];
 		struct store_drive *d = &opts->drive[opts->drive_count];
@@ -581,6 +648,10 @@ static int parts_open(struct set *s, const struct catalog_ns *n, unsigned shard,
 			rc = part_open(m, n, i, shard, loop, &d->disk);
 		if (rc != 0)
 			return rc;
+		if (d->disk != NULL && parts != NULL) {
+			d->open = &parts->open[i];
+			atomic_fetch_add(d->open, 1);
+		}
 		opts->drive_count++;
 	}
 	must(opts->drive_count > 0);
@@ -611,7 +682,7 @@ int set_ns_parts(struct set *s, uint32_t id, unsigned shard, struct loop *loop,
 	rc = parts_open(s, n, shard, loop, opts);
 	for (unsigned i = 0; i < opts->drive_count && rc != 0; i++) {
 		if (opts->drive[i].disk != NULL)
-			disk_close(&opts->drive[i].disk);
+			attach_part_close(&opts->drive[i].disk, opts->drive[i].open);
 	}
 	return rc;
 }

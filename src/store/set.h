@@ -110,7 +110,11 @@ unsigned set_ns_list(const struct set *set, struct set_ns out[SET_NAMESPACES_MAX
  * all of it or nothing. Return: 0; -ENOSPC (why says how much is free); -EEXIST nsid is taken;
  * -ENOENT no such subsystem; -EINVAL; -EPROTO drives of version 1; -EIO. */
 int set_ns_create(struct set *set, struct set_ns *ns, char why[256]);
-/* All its parts are closed. Its slabs are free at once and discarded. Return: 0; -ENOENT; -EPROTO
+/* No store takes an answer from it any more: nothing is written to it from here on, since that
+ * might never end. */
+void set_drive_failed(struct set *set, const char *path);
+/* All its parts are closed, or were given up: then their drive counts as failed until the next
+ * start. Its slabs are free at once and discarded. Return: 0; -ENOENT; -EPROTO
  * drives of version 1; -EIO. */
 int set_ns_remove(struct set *set, uint32_t id, char why[256]);
 

@@ -35,6 +35,13 @@ struct member {
 	struct catalog_owner *owner;         /* [label.slab_count] */
 };
 
+/* Parts of a namespace that are open, and those of one that is gone whose I/O has not come back. */
+struct set_parts {
+	uint32_t ns;                         /* id; 0: not in use */
+	_Atomic uint32_t open[STORE_DRIVES_MAX];
+};
+#define SET_PARTS_MAX (2 * SET_NAMESPACES_MAX)
+
 struct set {
 	uint32_t magic;
 	bool version_one, degraded, replace;
@@ -45,6 +52,7 @@ struct set {
 	struct member member[STORE_DRIVES_MAX];      /* as given */
 	struct member *drive[STORE_DRIVES_MAX];      /* in their places; NULL: missing */
 	struct catalog catalog;
+	struct set_parts parts[SET_PARTS_MAX];       /* of the catalog's, and of gone ones */
 	uint8_t *slot;                       /* scratch: a catalog, or ends of parts */
 	uint64_t slot_bytes;
 };
@@ -65,6 +73,10 @@ static inline bool set_drive_live(const struct set *s, unsigned drive)
 {
 	return s->drive[drive] != NULL && !s->drive[drive]->broken;
 }
+
+/* Counters for a namespace of this id; false: none is left, too much I/O has not come back. */
+bool set_parts_add(struct set *s, uint32_t ns);
+void set_drive_break(struct member *m);
 
 /* set_room.c */
 uint32_t set_room_free(const struct member *m);      /* slabs */

@@ -504,6 +504,8 @@ static int catalogs_merge(struct opening *o)
 		c->ns[i] = c->ns[--c->ns_count];
 		memset(&c->ns[c->ns_count], 0, sizeof(c->ns[0]));
 	}
+	for (unsigned i = 0; i < c->ns_count; i++)
+		must(set_parts_add(s, c->ns[i].ns.id));
 	for (unsigned i = 0; i < s->drive_count && rc == 0; i++)
 		rc = s->drive[i] == NULL ? 0 : drive_merge(o, s->drive[i]);
 	return rc;

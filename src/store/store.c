@@ -22,6 +22,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "store/attach.h"
 #include "store/inner.h"
 
 static void get_ready(struct store_buf_wait *w, struct store_buf *buf);
@@ -930,7 +931,7 @@ static void close_end(struct loop_op *soon, int res)
 		if (!drive_quiet(d))
 			kept = true;
 		else if (d->disk != NULL && st->loans == 0)
-			disk_close(&d->disk);
+			attach_part_close(&d->disk, d->open);
 	}
 	/* The kernel may still write into its memory, or somebody still has a buffer. */
 	if (kept)
@@ -1014,7 +1015,7 @@ void store_free(struct store **stp)
 	*stp = NULL;
 	for (unsigned i = 0; st->drive != NULL && i < st->drive_count; i++) {
 		if (st->drive[i].disk != NULL)
-			disk_close(&st->drive[i].disk);
+			attach_part_close(&st->drive[i].disk, st->drive[i].open);
 		drive_free(&st->drive[i]);
 	}
 	if (st->index != NULL)

@@ -17,6 +17,7 @@
 #ifndef KVOF_STORE_STORE_H
 #define KVOF_STORE_STORE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/uio.h>
@@ -45,6 +46,8 @@ struct store_drive {
 	bool missing;                /* a part of a drive that a degraded set is without */
 	/* of the drive that this is a part of, shared with the others of it; NULL: its own */
 	struct slow_rate *rate;
+	/* counted down when the part is closed; NULL: nobody asks */
+	_Atomic uint32_t *open;
 };
 
 struct store_opts {

@@ -518,3 +518,57 @@ TEST(what_to_do_about_a_damaged_drive_loses_nothing_of_the_others)
 	expect_int(set_rig_open(&r), 0);
 	set_rig_end(&r);
 }
+
+static bool never(void *arg)
+{
+	return false;
+}
+
+/* A drive hangs with writes of a namespace in flight, which is removed; then it goes on. */
+TEST(what_a_hung_drive_still_writes_of_a_removed_namespace_hits_no_other)
+{
+	struct rig_op op[6];
+	struct set_rig r;
+	uint32_t first, second;
+
+	set_rig_begin(&r, 3, 2, 32 * MiB);
+	r.g.opts.pool = NULL;
+	expect_int(set_rig_open(&r), 0);
+	first = set_rig_kv(&r, 0);
+	expect_int(set_rig_store(&r, first, 0), 0);
+	for (uint32_t i = 0; i < 20; i++)
+		expect_int(rig_put(&r.g, i, 1, 100000), 0);
+	sim_disk_mode("drive0", SIM_DISK_HANGS);
+	for (uint32_t i = 0; i < ARRAY_COUNT(op); i++)
+		expect(rig_put_start(&r.g, &op[i], 100 + i, 1, 100000, STORE_PUT_ANY));
+	for (uint32_t i = 0; i < ARRAY_COUNT(op); i++) {
+		expect(rig_wait(&op[i].done));       /* on the other, once the drive is given up */
+		expect_int(op[i].res, 0);
+		store_buf_give(r.g.st, &op[i].buf);
+	}
+	expect_int(rig_stat(&r.g).drives_failed, 1);
+	rig_close(&r.g);
+	expect(set_busy_drive(r.set) != NULL);
+	sim_disk_mode("drive0", SIM_DISK_WELL);      /* its writes are on their way again */
+	expect_int(set_ns_remove(r.set, first, r.why), 0);
+	expect_int(set_ns_remove(r.set, first, r.why), -ENOENT);
+	second = set_rig_kv(&r, 0);
+	expect(second != first);
+	expect_int(r.set->catalog.ns[0].part_bytes[0], 0);
+	expect_int(set_rig_store(&r, second, 0), 0);
+	for (uint32_t i = 0; i < 20; i++)
+		expect_int(rig_put(&r.g, i, 2, 100000), 0);
+	expect(!sim_run_until(never, NULL, NS_PER_S));
+	for (uint32_t i = 0; i < 20; i++)
+		expect_int(rig_get(&r.g, i, 2, 100000), 0);
+	rig_close(&r.g);
+	set_forget(&r.set);
+	rig_crash(&r.g, true);
+	/* At the next start the drive is as good as any, and has nothing of either. */
+	expect_int(set_rig_open(&r), 0);
+	expect_int(set_ns_list(r.set, (struct set_ns[SET_NAMESPACES_MAX]){{0}}), 1);
+	expect_int(set_rig_store(&r, second, 0), 0);
+	for (uint32_t i = 0; i < 20; i++)
+		expect_int(rig_get(&r.g, i, 2, 100000), 0);
+	set_rig_end(&r);
+}
