@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """LMCache 0.5.6 judges kvof's connector; prints TAP. Usage: lmcache_test.py [BUILD]
 
-Three judges of LMCache's own, unchanged: its check of an adapter (basic_check), its test of the
-adapter that drives native connectors, with its mock replaced by ours, and its bench with verification.
-Each over an array on loopback and over DRAM alone. `tools/engines-env.sh` sets LMCache up.
+Judges of LMCache's own, unchanged: its check of an adapter and of a remote (basic_check), its test
+of the adapter that drives native connectors, with its mock replaced by ours, and its bench with verification; and our own test of the in-process connector. Each over an array on
+loopback and over DRAM alone. `tools/engines-env.sh` sets LMCache up.
 """
 
 import json
@@ -86,6 +86,28 @@ def their_test(name: str, where: dict) -> None:
     say(rc == 0 and len(cases) >= 60, f"their adapter test as a whole, {name}", text)
 
 
+def in_process(name: str, where: dict) -> None:
+    """The connector of LMCache's in-process mode, by our own test and by their check of a remote."""
+    rc, text = run([LMCACHE / "bin/python", HERE / "lmcache_remote_check.py",
+                    *([where["target"]] if "target" in where else [])])
+    rows = re.findall(r"^(ok|not ok) \d+ - (.*)\n((?:#.*\n)*)", text, flags=re.M)
+    for ok, what, why in rows:
+        say(ok == "ok", f"in process: {what}, {name}", why)
+    say(rc == 0 and len(rows) >= 8, f"in process as a whole, {name}", text)
+    extra = {f"remote_storage_plugin.kvof.{k}": v for k, v in
+             {**where, "module_path": "kvof.lmcache_remote", "class_name": "Adapter",
+              "model_id": f"check {name} remote"}.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder, "lmcache.yaml")
+        config.write_text(json.dumps({       # JSON is YAML
+            "chunk_size": 256, "max_local_cpu_size": 0.2, "remote_url": "plugin://kvof",
+            "remote_serde": "naive", "remote_storage_plugins": ["kvof"], "extra_config": extra}))
+        # Not test_storage_manager: it unmaps its memory while puts of it are still in flight.
+        rc, text = run([LMCACHE / "bin/python", "-m", "lmcache.v1.basic_check", "--mode",
+                        "test_remote", "--model", "check"], LMCACHE_CONFIG_FILE=str(config))
+    say(rc == 0 and "(content correct): 5/5" in text, f"basic_check test_remote, {name}", text)
+
+
 def bench(name: str, where: dict, in_flight: int, size_kb: int) -> None:
     keys, rounds = 3, 2
     with tempfile.TemporaryDirectory() as folder:
@@ -112,6 +134,7 @@ def main() -> int:
         for name, where in (("array", {"target": array.target}), ("dram", {"dram": "512MiB"})):
             basic_check(name, where)
             their_test(name, where)
+            in_process(name, where)
         for in_flight in (1, 4, 16):
             bench("array", {"target": array.target, "dram": "0B"}, in_flight, 1024)
         bench("array", {"target": array.target}, 4, 4096)
