@@ -8,9 +8,9 @@
  *   - a hit is exactly the bytes of a save of that block that was submitted, by any process;
  *   - every result comes by its deadline, and after it (and its release) no byte is written;
  *   - while all is well, a save that all tiers have answered is a hit in another process;
- *   - at the end of each quarter all faults are taken away and everything is flushed: nothing waits,
- *     nothing is pinned; drives are within their caps; and over a quarter without kills the memory
- *     of all together stays the same.
+ *   - at the end of each part all faults are taken away and everything is flushed: nothing waits,
+ *     nothing is pinned; drives are within their caps; and over a part without kills the memory of
+ *     all together stays the same.
  *
  * KVOF_SEED=n runs one seed, KVOF_SEEDS=n so many; without, two.
  */
