@@ -11,7 +11,7 @@ from pathlib import Path
 __path__.append(str(Path(__file__).resolve().parents[2] / "build" / "python" / "kvof"))
 
 __version__ = "0.1.0"
-__all__ = ["Cache", "Refused", "Result"]
+__all__ = ["Cache", "Refused", "Restore", "Result"]
 
 
 def __getattr__(name):

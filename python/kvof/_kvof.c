@@ -61,7 +61,7 @@ static PyObject *result_make(const struct kvof_result *r)
 		PyUnicode_FromString(kvof_tier_name((enum kvof_tier)r->tier)),
 		PyBool_FromLong((r->flags & KVOF_RESULT_LAYER) != 0),
 		PyBool_FromLong((r->flags & KVOF_RESULT_REQUEST) != 0),
-		PyBool_FromLong((r->flags & 16u) != 0),
+		PyBool_FromLong((r->flags & KVOF_RESULT_STEP) != 0),
 	};
 	PyObject *out = PyStructSequence_New((PyTypeObject *)result_type);
 
@@ -143,20 +143,31 @@ static int door_init(PyObject *self, PyObject *args, PyObject *kw)
 	return rc;
 }
 
-static void door_drop_leases(struct door *door)
+static void early_drop(struct door *door)
 {
-	while (door->leases != NULL) {
-		struct lease *lease = door->leases;
-
-		door->leases = lease->next;
-		lease_free(lease);
-	}
 	while (door->early != NULL) {
 		struct early *e = door->early;
 
 		door->early = e->next;
 		PyMem_Free(e);
 	}
+}
+
+static void door_drop_leases(struct door *door)
+{
+	while (door->restores != NULL) {
+		struct lease *lease = door->restores;
+
+		door->restores = lease->next;
+		lease_free(lease);
+	}
+	while (door->leases != NULL) {
+		struct lease *lease = door->leases;
+
+		door->leases = lease->next;
+		lease_free(lease);
+	}
+	early_drop(door);
 }
 
 static void nap(void)
@@ -425,6 +436,7 @@ static PyObject *door_wait(PyObject *self, PyObject *args)
 		blocks_free(&b);
 		return PyErr_NoMemory();
 	}
+	door->waiting++;
 	if (b.count > 0) {
 		door->inside++;
 		Py_BEGIN_ALLOW_THREADS
@@ -442,6 +454,8 @@ static PyObject *door_wait(PyObject *self, PyObject *args)
 		raise_errno(rc, rc == -EBUSY ? "too much in flight: drain() first" :
 			    rc == -EINVAL ? "too many blocks" : "");
 	}
+	if (--door->waiting == 0)
+		early_drop(door);          /* nobody is left whose they could be */
 	PyMem_Free(results);
 	blocks_free(&b);
 	return list;
@@ -506,7 +520,7 @@ static PyObject *door_drain(PyObject *self, PyObject *args)
 	for (int i = 0; i < got; i++) {
 		if (results[i].busy != 0)
 			continue;
-		if (!lease_end(door, results[i].batch, 1) &&
+		if (!lease_end(door, results[i].batch, 1) && door->waiting > 0 &&
 		    (results[i].flags & KVOF_RESULT_RELEASED) != 0)
 			early_add(door, results[i].batch);
 	}
@@ -649,6 +663,20 @@ static PyMethodDef door_methods[] = {
 	{"keys_of", door_keys_of, METH_O,
 	 "key_of() of each name in a sequence: str (as UTF-8) or bytes. Returns a list."},
 	{"_match", door_match, METH_VARARGS, "(keys, deadline_ns) -> int"},
+	{"_match_groups", door_match_groups, METH_VARARGS,
+	 "([(keys, window_blocks), ...], deadline_ns) -> int"},
+	{"_pin", door_pin, METH_VARARGS, "(keys, on)"},
+	{"_hint", door_hint, METH_VARARGS, "(keys, priority, ttl_ns)"},
+	{"_flush", door_flush, METH_VARARGS, "(deadline_ns)"},
+	{"_events", door_events_take, METH_NOARGS, "() -> ([(key, tier, stored), ...], lost)"},
+	{"_restore_begin", door_restore_begin, METH_VARARGS,
+	 "(keys, buffers, mode, flags, suffix_tokens, deadline_ns, tokens_per_s, slope, priority, "
+	 "step_blocks) -> request"},
+	{"_restore_next", door_restore_next, METH_VARARGS,
+	 "(request, wait_ns) -> (act, first, count, usable)"},
+	{"_restore_computed", door_restore_computed, METH_VARARGS, "(request, first, count, ns)"},
+	{"_restore_end", door_restore_end, METH_VARARGS, "(request) -> dict"},
+	{"_prefetch", door_prefetch, METH_VARARGS, "(keys, by_ns) -> request"},
 	{"unlease", door_unlease, METH_O, "Gives the lease of match() back early."},
 	{"_submit", door_submit, METH_VARARGS,
 	 "(op, keys, buffers, deadline_ns, flags=0) -> batch"},
@@ -692,7 +720,9 @@ static int numbers_add(PyObject *module)
 		{"LOAD", KVOF_LOAD}, {"SAVE", KVOF_SAVE}, {"EXISTS", KVOF_EXISTS_OP},
 		{"DELETE", KVOF_DELETE}, {"UNORDERED", KVOF_UNORDERED},
 		{"SKIP_READ", KVOF_SKIP_READ}, {"SKIP_WRITE", KVOF_SKIP_WRITE},
-		{"WAIT_ALL", KVOF_WAIT_ALL},
+		{"WAIT_ALL", KVOF_WAIT_ALL}, {"RESTORE_PREFIX", KVOF_RESTORE_PREFIX},
+		{"RESTORE_ENDS", KVOF_RESTORE_ENDS},
+		{"RESTORE_LOAD_ALL", KVOF_RESTORE_LOAD_ALL},
 	};
 
 	for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++)

@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "kvof/cache.h"
+#include "kvof/restore.h"
 
 struct lease {
 	struct lease *next;
@@ -42,7 +43,9 @@ struct door {
 	bool closed;
 	uint32_t inside;
 	struct lease *leases;
+	struct lease *restores;            /* their batch is the request */
 	struct early *early;
+	uint32_t waiting;                  /* calls of wait(), whose releases may come early */
 	uint32_t block_tokens;
 };
 
@@ -55,6 +58,18 @@ struct blocks {
 	Py_ssize_t pieces;                 /* room in iov and in the lease */
 	struct lease *lease;               /* NULL: no buffers */
 };
+
+/* _ask.c, _restore.c: methods. */
+PyObject *door_match_groups(PyObject *self, PyObject *args);
+PyObject *door_pin(PyObject *self, PyObject *args);
+PyObject *door_hint(PyObject *self, PyObject *args);
+PyObject *door_flush(PyObject *self, PyObject *args);
+PyObject *door_events_take(PyObject *self, PyObject *none);
+PyObject *door_restore_begin(PyObject *self, PyObject *args);
+PyObject *door_restore_next(PyObject *self, PyObject *args);
+PyObject *door_restore_computed(PyObject *self, PyObject *args);
+PyObject *door_restore_end(PyObject *self, PyObject *args);
+PyObject *door_prefetch(PyObject *self, PyObject *args);
 
 /* Between these two the GIL is dropped, and close() waits. */
 #define DOOR_WAIT_BEGIN(door) (door)->inside++; Py_BEGIN_ALLOW_THREADS

@@ -16,12 +16,12 @@ and is moved straight between the caller's memory and the array.
 """
 
 from array import array
-from typing import Dict, List, Optional, Sequence, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import _kvof
 from ._kvof import Refused, Result
 
-__all__ = ["Cache", "Refused", "Result"]
+__all__ = ["Cache", "Refused", "Restore", "Result"]
 
 Buffers = Sequence[Union[bytes, bytearray, memoryview, Sequence]]
 
@@ -147,6 +147,58 @@ class Cache(_kvof.Cache):
         """How many leading blocks are present whole. Those in DRAM stay there for ``lease_s``."""
         return self._match(keys, _ns(deadline_s))
 
+    def match_groups(self, groups: Sequence[Tuple[Sequence[bytes], int]],
+                     deadline_s: Optional[float] = None) -> int:
+        """The longest prefix, in blocks, that every group has. A group: (keys, window).
+
+        ``window``: only so many last blocks of a prefix are needed (the window of sliding
+        attention; 1: side data of the last block); 0: all. Ranks are groups that need all.
+        """
+        return self._match_groups([(keys, window) for keys, window in groups], _ns(deadline_s))
+
+    def pin(self, keys: Sequence[bytes]) -> None:
+        """DRAM never evicts these, there already or coming later, until :meth:`unpin`. Counted."""
+        self._pin(keys, True)
+
+    def unpin(self, keys: Sequence[bytes]) -> None:
+        """Take one :meth:`pin` of each back."""
+        self._pin(keys, False)
+
+    def hint(self, keys: Sequence[bytes], priority: int = 0, ttl_s: Optional[float] = None) -> None:
+        """Set for each: ``priority`` (-100 goes first, 100 stays longest) and, with ``ttl_s``, the
+        end of its life: then it is served no more and deleted from every tier."""
+        self._hint(keys, priority, _ns(ttl_s))
+
+    def flush(self, deadline_s: Optional[float] = None) -> None:
+        """Wait until what was written is on every tier that is to have it (TimeoutError: not yet)."""
+        self._flush(_ns(deadline_s))
+
+    def events(self) -> Tuple[List[Tuple[bytes, str, bool]], int]:
+        """What tiers took and gave up: [(key, tier, stored)], at most 256, and how many were lost
+        since the last call for want of room (then ask anew what is where). Needs ``events=N``."""
+        return self._events()
+
+    def restore(self, keys: Sequence[bytes], buffers: Buffers, *, ends: bool = False,
+                load_all: bool = False, suffix_tokens: int = 0,
+                deadline_s: Optional[float] = None, prefill_tokens_per_s: float = 0.0,
+                prefill_slope: float = 0.0, priority: int = 0, step_blocks: int = 0) -> "Restore":
+        """Start restoring the prefix of one request into its buffers (``docs/restore.md``).
+
+        Layer after layer of blocks [0, k) is loaded while the engine computes the rest; with
+        ``ends`` blocks are loaded from the last one while the engine computes from the first.
+        ``load_all``: no splitting. ``prefill_tokens_per_s``: what the engine computes; 0: what
+        :meth:`Restore.computed` has taught.
+        """
+        mode = _kvof.RESTORE_ENDS if ends else _kvof.RESTORE_PREFIX
+        request = self._restore_begin(keys, buffers, mode, load_all * _kvof.RESTORE_LOAD_ALL,
+                                      suffix_tokens, _ns(deadline_s), prefill_tokens_per_s,
+                                      prefill_slope, priority, step_blocks)
+        return Restore(self, request)
+
+    def prefetch(self, keys: Sequence[bytes], by_s: Optional[float] = None) -> int:
+        """Hint: these will be wanted in DRAM in ``by_s`` seconds. :meth:`cancel` takes its number."""
+        return self._prefetch(keys, _ns(by_s))
+
     def write(self, keys: Sequence[bytes], buffers: Buffers,
               deadline_s: Optional[float] = None) -> List[Result]:
         """Store each block if absent; wait. A block there already is ok with reason 'exists'."""
@@ -202,3 +254,42 @@ class Cache(_kvof.Cache):
     def delete(self, keys: Sequence[bytes], deadline_s: Optional[float] = None) -> List[Result]:
         """Remove each block from all tiers; reason 'absent' where there was none."""
         return self._wait(_kvof.DELETE, keys, None, _ns(deadline_s))
+
+
+class Restore:
+    """One request of :meth:`Cache.restore`; a context manager that ends it.
+
+    Its events come through :meth:`Cache.drain` with ``.batch`` equal to :attr:`request`: ``.layer``
+    (layer ``.index`` of ``.bytes`` blocks is there), ``.step`` (ask :meth:`next` again),
+    ``.request`` (over: ``.bytes`` blocks are usable).
+    """
+
+    def __init__(self, cache: Cache, request: int):
+        self.cache = cache
+        self.request = request
+        self.trace: Optional[Dict[str, Any]] = None
+
+    def __enter__(self) -> "Restore":
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self.trace is None and not self.cache.closed:
+            self.end()
+
+    def next(self, wait_s: float = 0.0) -> Tuple[str, int, int, int]:
+        """What the engine has to do: ('wait' | 'compute' | 'done', first, count, usable).
+
+        'compute': blocks [first, first + count) are the engine's. Waits up to ``wait_s`` for
+        something other than 'wait'.
+        """
+        return self.cache._restore_next(self.request, _ns(wait_s) if wait_s else 0)
+
+    def computed(self, first: int, count: int, seconds: float) -> None:
+        """Blocks [first, first + count) took the engine so long: teaches its rate."""
+        self.cache._restore_computed(self.request, first, count, _ns(seconds))
+
+    def end(self) -> Dict[str, Any]:
+        """Ends it (cancels what is not over), waits until its buffers are free; what it did."""
+        if self.trace is None:
+            self.trace = self.cache._restore_end(self.request)
+        return self.trace
