@@ -39,6 +39,7 @@ int cmd_config(int argc, char **argv);
 int cmd_fsck(int argc, char **argv);
 int cmd_ns(int argc, char **argv);
 int cmd_subsys(int argc, char **argv);
+int cmd_replay(int argc, char **argv);
 
 /* --- options (args.c) -------------------- */
 

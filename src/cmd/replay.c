@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvof replay: what a trace would hit, and when its first tokens would come. Options are checked
+ * here, the trace by the reader; nothing is written but --html.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/must.h"
+#include "cmd/cmd.h"
+#include "cmd/replay.h"
+#include "plan/workload.h"
+
+#define BLOCK_TOKENS 512u
+
+struct wanted {
+	const char *policy, *touch, *html, *second, *speed;
+	uint64_t tier_bytes[REPLAY_TIERS], rate[REPLAY_TIERS], latency_ns[REPLAY_TIERS];
+	uint64_t block_bytes, token_bytes;
+	unsigned capacity, block_tokens, prefill, engines, requests, seed;
+	bool json;
+};
+
+static const char replay_more[] =
+	"TRACE is a file in Mooncake's format, one JSON object a line with timestamp (ms),\n"
+	"input_length, output_length (tokens) and hash_ids (one a block; an id stands for the\n"
+	"whole prefix up to it); - is standard input. Or it is made from --seed: multi-turn,\n"
+	"shared-prefix, cold-long, mixed.\n\n"
+	"One tier, sizes in blocks: what a cache of that size hits, and nothing else counts.\n"
+	"  kvof replay trace.jsonl --policy lru --capacity-blocks 10000\n\n"
+	"Several tiers, sizes in bytes; DRAM is asked first, then flash, then the arrays. What a\n"
+	"token's KV takes is the model's: 2 x layers x KV heads x head size x bytes of a number.\n"
+	"With the engine's prefill rate it tells when first tokens come, loading what is sooner\n"
+	"loaded than computed.\n"
+	"  kvof replay trace.jsonl --bytes-per-token 128KiB --dram 64GiB --flash 2TiB \\\n"
+	"      --remote 14TiB --prefill-tokens-per-s 20000 --html replay.html\n\n"
+	"Hits are the blocks of a request up to the first one that is missing. The conventions,\n"
+	"and what the model leaves out, are in docs/replay.md; the policies in docs/policies.md.\n";
+
+static int wrong(const char *option, const char *value, const char *const *names)
+{
+	const char *near = cmd_nearest(value, names);
+	char list[200] = "";
+	size_t used = 0;
+
+	if (near != NULL) {
+		cmd_error("replay", "%s %s: no such one; did you mean %s?", option, value, near);
+		return CMD_USAGE;
+	}
+	for (; *names != NULL && used < sizeof(list); names++)
+		used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s",
+					 used > 0 ? ", " : "", *names);
+	cmd_error("replay", "%s %s: no such one; there are %s", option, value, list);
+	return CMD_USAGE;
+}
+
+static bool named(const char *name, const char *const *names)
+{
+	for (; *names != NULL; names++)
+		if (strcmp(*names, name) == 0)
+			return true;
+	return false;
+}
+
+/* 2, 0.5, 10x: in hundredths. */
+static bool speed_parse(const char *text, uint64_t *percent)
+{
+	char number[32];
+	size_t bytes = strlen(text);
+	uint64_t ns;
+
+	if (bytes > 0 && text[bytes - 1] == 'x')
+		bytes--;
+	if (bytes == 0 || bytes >= sizeof(number))
+		return false;
+	memcpy(number, text, bytes);
+	number[bytes] = 0;
+	if (strspn(number, "0123456789.") != bytes || !cmd_time_parse(number, true, &ns))
+		return false;
+	*percent = ns / (NS_PER_S / 100);
+	return *percent >= 1 && *percent <= 100000000;
+}
+
+static int second_check(const char *text, struct replay_opts *o)
+{
+	static const char *const names[] = {"none", "flash", "remote", "both", NULL};
+
+	if (text == NULL)
+		return -1;
+	if (!named(text, names))
+		return wrong("--second-touch", text, names);
+	o->second_touch[REPLAY_FLASH] = strcmp(text, "flash") == 0 || strcmp(text, "both") == 0;
+	o->second_touch[REPLAY_REMOTE] = strcmp(text, "remote") == 0 || strcmp(text, "both") == 0;
+	return -1;
+}
+
+/* Options that make no sense together, or without another. -1 or an exit code. */
+static int tiers_check(const struct wanted *w, struct replay_opts *o)
+{
+	bool tiered = false;
+
+	for (unsigned i = 0; i < REPLAY_TIERS; i++) {
+		o->tier_bytes[i] = w->tier_bytes[i];
+		o->device[i] = (struct replay_device){w->latency_ns[i], w->rate[i]};
+		tiered = tiered || w->tier_bytes[i] > 0;
+		if (w->rate[i] == 0) {
+			cmd_error("replay", "--%s-rate 0: not a rate", replay_tier_names[i]);
+			return CMD_USAGE;
+		}
+	}
+	if (tiered && (w->capacity > 0 || w->touch != NULL)) {
+		cmd_error("replay", "--%s is of one tier; leave out --dram, --flash and --remote",
+			  w->capacity > 0 ? "capacity-blocks" : "touch");
+		return CMD_USAGE;
+	}
+	if (!tiered && (w->prefill > 0 || w->second != NULL || w->engines > 0)) {
+		cmd_error("replay", "--%s needs tiers: --dram, --flash, --remote",
+			  w->prefill > 0 ? "prefill-tokens-per-s" :
+			  w->engines > 0 ? "engines" : "second-touch");
+		return CMD_USAGE;
+	}
+	if (w->engines > 0 && w->prefill == 0) {
+		cmd_error("replay", "--engines needs --prefill-tokens-per-s");
+		return CMD_USAGE;
+	}
+	o->block_bytes = w->block_bytes > 0 ? w->block_bytes : w->token_bytes * o->block_tokens;
+	if (tiered && o->block_bytes == 0) {
+		cmd_error("replay", "tiers in bytes need --bytes-per-token, or --block-bytes");
+		return CMD_USAGE;
+	}
+	for (unsigned i = 0; tiered && i < REPLAY_TIERS; i++) {
+		if (o->tier_bytes[i] == 0 || o->tier_bytes[i] >= o->block_bytes)
+			continue;
+		cmd_error("replay", "--%s holds not even one block of %llu bytes",
+			  replay_tier_names[i], (unsigned long long)o->block_bytes);
+		return CMD_USAGE;
+	}
+	return -1;
+}
+
+static int opts_check(const struct wanted *w, struct replay_opts *o)
+{
+	static const char *const touches[] = {"fwd", "rev", NULL};
+
+	*o = (struct replay_opts){.policy = w->policy, .seed = w->seed,
+		.block_tokens = w->block_tokens, .capacity_blocks = w->capacity,
+		.prefill_tokens_per_s = w->prefill, .engines = w->engines, .speed_percent = 100};
+	if (o->policy == NULL)
+		o->policy = policy_names()[0];
+	if (!named(o->policy, policy_names()))
+		return wrong("--policy", o->policy, policy_names());
+	if (w->touch != NULL && !named(w->touch, touches))
+		return wrong("--touch", w->touch, touches);
+	o->rev = w->touch != NULL && strcmp(w->touch, "rev") == 0;
+	if (w->block_tokens > 1u << 20) {
+		cmd_error("replay", "--block-tokens %u: not 1 to 1048576", w->block_tokens);
+		return CMD_USAGE;
+	}
+	if (w->engines > REPLAY_ENGINES_MAX) {
+		cmd_error("replay", "--engines %u: not 1 to %u", w->engines, REPLAY_ENGINES_MAX);
+		return CMD_USAGE;
+	}
+	if (w->token_bytes > TiB || w->block_bytes > TiB * 1024) {
+		cmd_error("replay", "--%s: too large to be meant",
+			  w->token_bytes > TiB ? "bytes-per-token" : "block-bytes");
+		return CMD_USAGE;
+	}
+	if (w->speed != NULL && !speed_parse(w->speed, &o->speed_percent)) {
+		cmd_error("replay", "--speed %s: not a factor, as in 2 or 0.5", w->speed);
+		return CMD_USAGE;
+	}
+	if (second_check(w->second, o) >= 0)
+		return CMD_USAGE;
+	return tiers_check(w, o);
+}
+
+/* --- the trace --------------------------------------------------------------------- */
+
+static int read_failed(const char *name, uint64_t line, const struct trace_bad *bad, int rc)
+{
+	if (rc == -EINVAL)
+		cmd_error("replay", "%s:%llu: %s%s%s", name, (unsigned long long)line,
+			  bad->field != NULL ? bad->field : "the line", " ", bad->why);
+	else if (rc == -E2BIG)
+		cmd_error("replay", "%s:%llu: more requests or blocks than a replay takes", name,
+			  (unsigned long long)line);
+	else
+		cmd_error("replay", "%s: %s", name,
+			  rc == -ENOMEM ? "no memory for it" : "can't be read");
+	return rc == -EINVAL ? CMD_USAGE : CMD_FAILED;
+}
+
+static int trace_take(const char *name, const struct wanted *w, struct trace *t)
+{
+	const struct workload_opts o = {w->seed, w->requests, w->block_tokens};
+	struct trace_bad bad = {NULL, ""};
+	uint64_t line = 0;
+	FILE *from;
+	int rc = workload_make(name, &o, t);
+
+	if (rc == 0)
+		return -1;
+	if (rc != -ENOENT)
+		return read_failed(name, 0, &bad, rc);
+	from = strcmp(name, "-") == 0 ? stdin : fopen(name, "r");
+	if (from == NULL) {
+		const char *near = cmd_nearest(name, workload_names());
+
+		cmd_error("replay", near != NULL ? "%s: %s; did you mean the workload %s?" :
+			  "%s: %s", name, strerror(errno), near);
+		return CMD_FAILED;
+	}
+	rc = trace_read(t, from, &line, &bad);
+	if (from != stdin)
+		fclose(from);
+	return rc == 0 ? -1 : read_failed(name, line, &bad, rc);
+}
+
+static int replay(const char *name, const struct wanted *w, const struct replay_opts *o)
+{
+	struct replay_result result = {0};
+	struct trace trace = {0};
+	int rc = trace_take(name, w, &trace);
+
+	if (rc < 0 && replay_run(&trace, o, &result) != 0) {
+		cmd_error("replay", "no memory for a replay of %u blocks", trace.unique_blocks);
+		rc = CMD_FAILED;
+	}
+	if (rc < 0 && w->html != NULL)
+		rc = replay_html(w->html, name, &trace, o, &result);
+	if (rc < 0 || rc == CMD_DONE)
+		rc = replay_print(o, &result, w->json);
+	replay_result_free(&result);
+	trace_free(&trace);
+	return rc;
+}
+
+int cmd_replay(int argc, char **argv)
+{
+	struct wanted w = {
+		.block_tokens = BLOCK_TOKENS, .requests = WORKLOAD_REQUESTS, .seed = 1,
+		.rate = {UINT64_C(20000000000), UINT64_C(6000000000), UINT64_C(3000000000)},
+		.latency_ns = {0, 100000, 300000},
+	};
+	const struct cmd_opt opts[] = {
+		{"policy", CMD_TEXT, &w.policy, "NAME", "worth (default), lru, s3fifo"},
+		{"capacity-blocks", CMD_COUNT, &w.capacity, "N", "room of the only tier; no limit"},
+		{"touch", CMD_TEXT, &w.touch, "fwd|rev",
+			"use a request's blocks from the first (default) or the last"},
+		{"block-tokens", CMD_COUNT, &w.block_tokens, "N", "tokens of a block; 512"},
+		{"dram", CMD_BYTES, &w.tier_bytes[REPLAY_DRAM], "SIZE", "a tier of DRAM"},
+		{"flash", CMD_BYTES, &w.tier_bytes[REPLAY_FLASH], "SIZE", "a tier of local flash"},
+		{"remote", CMD_BYTES, &w.tier_bytes[REPLAY_REMOTE], "SIZE", "the arrays"},
+		{"bytes-per-token", CMD_BYTES, &w.token_bytes, "SIZE", "of KV"},
+		{"block-bytes", CMD_BYTES, &w.block_bytes, "SIZE", "of a block, instead"},
+		{"second-touch", CMD_TEXT, &w.second, "flash|remote|both",
+			"takes a block when it is saved again"},
+		{"prefill-tokens-per-s", CMD_COUNT, &w.prefill, "N", "of one engine"},
+		{"engines", CMD_COUNT, &w.engines, "N", "as many as are needed"},
+		{"dram-rate", CMD_BYTES, &w.rate[REPLAY_DRAM], "SIZE", "bytes a second; 20GB"},
+		{"flash-rate", CMD_BYTES, &w.rate[REPLAY_FLASH], "SIZE", "6GB"},
+		{"remote-rate", CMD_BYTES, &w.rate[REPLAY_REMOTE], "SIZE", "3GB"},
+		{"flash-latency", CMD_TIME, &w.latency_ns[REPLAY_FLASH], "TIME", "100us"},
+		{"remote-latency", CMD_TIME, &w.latency_ns[REPLAY_REMOTE], "TIME", "300us"},
+		{"speed", CMD_TEXT, &w.speed, "X", "so many times as fast as in the trace; 1"},
+		{"seed", CMD_COUNT, &w.seed, "N", "of a made workload; 1"},
+		{"requests", CMD_COUNT, &w.requests, "N", "of a made workload; 4000"},
+		{"html", CMD_TEXT, &w.html, "FILE", "write a page with pictures"},
+		{"json", CMD_FLAG, &w.json, NULL, "print JSON"},
+		{.name = NULL},
+	};
+	const struct cmd_usage u = {
+		.name = "replay", .args = "TRACE", .least = 1, .most = 1, .opts = opts,
+		.what = "Replays a trace of prompts through a cache: what is hit, read, written.",
+		.more = replay_more,
+	};
+	struct replay_opts o;
+	const char *name;
+	unsigned count;
+	int rc = cmd_args(&u, argc, argv, &name, &count);
+
+	if (rc >= 0)
+		return rc;
+	if (w.requests > WORKLOAD_REQUESTS_MAX) {
+		cmd_error("replay", "--requests %u: not 1 to %u", w.requests,
+			  WORKLOAD_REQUESTS_MAX);
+		return CMD_USAGE;
+	}
+	rc = opts_check(&w, &o);
+	return rc >= 0 ? rc : replay(name, &w, &o);
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a replay tells: one JSON object, or a table. */
+#include <stdio.h>
+
+#include "base/must.h"
+#include "cmd/cmd.h"
+#include "cmd/replay.h"
+
+static double percent(uint64_t part, uint64_t whole)
+{
+	return whole > 0 ? 100.0 * (double)part / (double)whole : 0;
+}
+
+/* --- JSON ------------------------------------------------------------------- */
+
+static json_t *json_times(const struct replay_times *t)
+{
+	return json_pack("{s:f, s:f, s:f, s:f}", "p50", t->p50, "p90", t->p90, "p99", t->p99,
+			 "mean", t->mean);
+}
+
+static json_t *json_tier(const struct replay_opts *o, const struct replay_result *r, unsigned i)
+{
+	const struct replay_tier_result *t = &r->tier[i];
+
+	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I}",
+		"name", replay_tier_names[i], "capacity_bytes", (json_int_t)o->tier_bytes[i],
+		"capacity_blocks", (json_int_t)t->capacity_blocks,
+		"used_blocks", (json_int_t)t->used_blocks,
+		"hit_blocks", (json_int_t)t->hit_blocks, "hit_tokens", (json_int_t)t->hit_tokens,
+		"evicted_blocks", (json_int_t)t->evicted_blocks,
+		"promoted_blocks", (json_int_t)t->promoted_blocks,
+		"refused_blocks", (json_int_t)t->refused_blocks,
+		"read_bytes", (json_int_t)t->read_bytes,
+		"written_bytes", (json_int_t)t->written_bytes, "write_amplification",
+		r->saved_bytes > 0 ? (double)t->written_bytes / (double)r->saved_bytes : 0.0,
+		"touches", (json_int_t)t->touches);
+}
+
+static void json_tiers(json_t *object, const struct replay_opts *o, const struct replay_result *r)
+{
+	json_t *tiers = json_array();
+
+	for (unsigned i = 0; i < REPLAY_TIERS; i++)
+		if (r->tier[i].capacity_blocks > 0)
+			json_array_append_new(tiers, json_tier(o, r, i));
+	json_object_set_new(object, "tiers", tiers);
+	json_object_set_new(object, "block_bytes", json_integer((json_int_t)o->block_bytes));
+	json_object_set_new(object, "saved_bytes", json_integer((json_int_t)r->saved_bytes));
+	if (!r->timed)
+		return;
+	json_object_set_new(object, "skipped_blocks", json_integer((json_int_t)r->skipped_blocks));
+	json_object_set_new(object, "ttft_s", json_times(&r->with));
+	json_object_set_new(object, "ttft_without_s", json_times(&r->without));
+}
+
+static int print_json(const struct replay_opts *o, const struct replay_result *r)
+{
+	json_t *object = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:I}",
+		"requests", (json_int_t)r->requests, "blocks", (json_int_t)r->blocks,
+		"unique_blocks", (json_int_t)r->unique_blocks,
+		"hit_blocks", (json_int_t)r->hit_blocks, "tokens", (json_int_t)r->tokens,
+		"hit_tokens", (json_int_t)r->hit_tokens, "policy", o->policy,
+		"block_tokens", (json_int_t)o->block_tokens);
+
+	if (object != NULL && r->tiered) {
+		json_tiers(object, o, r);
+	} else if (object != NULL) {
+		json_object_set_new(object, "capacity_blocks",
+				    json_integer((json_int_t)r->tier[0].capacity_blocks));
+		json_object_set_new(object, "touch", json_string(o->rev ? "rev" : "fwd"));
+	}
+	return cmd_json_print("replay", object, CMD_DONE);
+}
+
+/* --- the table ---------------------------------------------------------------- */
+
+static void bytes_text(uint64_t bytes, char out[24])
+{
+	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+	double value = (double)bytes;
+	unsigned unit = 0;
+
+	while (value >= 1024 && unit + 1 < ARRAY_COUNT(units)) {
+		value /= 1024;
+		unit++;
+	}
+	snprintf(out, 24, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+}
+
+static void print_head(const struct replay_opts *o, const struct replay_result *r)
+{
+	printf("%llu requests, %llu blocks of %u tokens (%llu different), policy %s\n",
+	       (unsigned long long)r->requests, (unsigned long long)r->blocks, o->block_tokens,
+	       (unsigned long long)r->unique_blocks, o->policy);
+	printf("hits  %llu blocks, %.2f%%   %llu of %llu tokens, %.2f%%\n",
+	       (unsigned long long)r->hit_blocks, percent(r->hit_blocks, r->blocks),
+	       (unsigned long long)r->hit_tokens, (unsigned long long)r->tokens,
+	       percent(r->hit_tokens, r->tokens));
+}
+
+static void print_tiers(const struct replay_opts *o, const struct replay_result *r)
+{
+	char size[24], read[24], written[24];
+
+	printf("\n%-8s%12s%12s%9s%12s%12s%9s%11s%11s\n", "tier", "size", "hits", "of all",
+	       "read", "written", "w. amp.", "promoted", "refused");
+	for (unsigned i = 0; i < REPLAY_TIERS; i++) {
+		const struct replay_tier_result *t = &r->tier[i];
+
+		if (t->capacity_blocks == 0)
+			continue;
+		bytes_text(o->tier_bytes[i], size);
+		bytes_text(t->read_bytes, read);
+		bytes_text(t->written_bytes, written);
+		printf("%-8s%12s%12llu%8.2f%%%12s%12s%9.2f%11llu%11llu\n", replay_tier_names[i],
+		       size, (unsigned long long)t->hit_blocks, percent(t->hit_blocks, r->blocks),
+		       read, written, percent(t->written_bytes, r->saved_bytes) / 100,
+		       (unsigned long long)t->promoted_blocks,
+		       (unsigned long long)t->refused_blocks);
+	}
+}
+
+static void print_times(const struct replay_result *r)
+{
+	const struct replay_times *with = &r->with, *without = &r->without;
+
+	printf("\n%-18s%12s%12s%12s%12s\n", "first token after", "p50", "p90", "p99", "mean");
+	printf("%-18s%10.3f s%10.3f s%10.3f s%10.3f s\n", "with the tiers", with->p50, with->p90,
+	       with->p99, with->mean);
+	printf("%-18s%10.3f s%10.3f s%10.3f s%10.3f s\n", "without", without->p50, without->p90,
+	       without->p99, without->mean);
+	if (r->skipped_blocks > 0)
+		printf("%llu blocks were there and sooner computed than loaded\n",
+		       (unsigned long long)r->skipped_blocks);
+}
+
+int replay_print(const struct replay_opts *o, const struct replay_result *r, bool json)
+{
+	if (json)
+		return print_json(o, r);
+	print_head(o, r);
+	if (r->tiered)
+		print_tiers(o, r);
+	else
+		printf("room  %llu blocks, %llu used, %llu evicted, touched %s\n",
+		       (unsigned long long)r->tier[0].capacity_blocks,
+		       (unsigned long long)r->tier[0].used_blocks,
+		       (unsigned long long)r->tier[0].evicted_blocks,
+		       o->rev ? "last to first" : "first to last");
+	if (r->timed)
+		print_times(r);
+	return cmd_output_end("replay", CMD_DONE);
+}
