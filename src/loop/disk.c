@@ -41,6 +41,7 @@
 
 #define RING_DISK_MAGIC 0xd15c0000u
 #define DISK_BYTES_MIN MiB
+#define MEMORY_POPULATE_MIN GiB
 #define DISK_ALIGN 4096u
 #define DISK_PART_ALIGN 4096u
 
@@ -302,10 +303,11 @@ static uint64_t memory_available(void)
 }
 
 /* Memory is bought at start where there is so much of it: a first write, which has its pages made,
- * cost seven times the CPU of the next one. */
+ * cost seven times the CPU of the next one. A small drive is written all over in a second anyway,
+ * and starts sooner so. */
 static void memory_populate(void *at, uint64_t bytes)
 {
-	if (bytes <= memory_available() / 2)
+	if (bytes >= MEMORY_POPULATE_MIN && bytes <= memory_available() / 2)
 		(void)madvise(at, bytes, MADV_POPULATE_WRITE);
 }
 
