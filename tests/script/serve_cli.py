@@ -441,6 +441,19 @@ def ready(d):
     assert 'memory:' in proc.stderr.read()
 
 
+@case('--loop-kind plain serves without io_uring, and the ready line says so')
+def loop_kind(d):
+    proc = subprocess.Popen([KVOF, 'serve', '--listen', 'tcp://127.0.0.1:0', '--drive', f'{d}/d0,size=64MiB',
+                             '--loop-kind', 'plain', '--json'], stdout=subprocess.PIPE,
+                            stderr=subprocess.DEVNULL, text=True)
+    row = json.loads(proc.stdout.readline())
+    assert row['loop'] == 'plain', row
+    with Host(int(row['ready'][0].rsplit(':', 1)[1]), subnqn=row['subsystem']) as h:
+        status_ok(h.io.store(b'kind', b'plain'))
+    proc.send_signal(signal.SIGTERM)
+    assert proc.wait(6) == 0
+
+
 @case('the log as JSON is one object a line: start, connect, refusal, disconnect, stop')
 def log_json(d):
     host = 'nqn.2026-11.io.kvof:friend'
