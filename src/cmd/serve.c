@@ -291,7 +291,8 @@ static int open_loops(struct serve *s)
 	struct loop_opts opts = {.name = "kvof-serve", .ops_max = 4 * s->conns_max + 4096,
 				 .timers_max = 4 * s->conns_max + 128 +
 		(unsigned)config_number(&s->config, CONFIG_controllers),
-				 .kind = kind_wanted(s)};
+				 .kind = kind_wanted(s),
+				 .spin_ns = config_number(&s->config, CONFIG_poll)};
 	cpu_set_t allowed;
 	int cores = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
 

@@ -342,6 +342,15 @@ static unsigned turn_msgs(struct loop *l)
 
 /* ---- the turn ---- */
 
+static void spin_pause(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
 /* How long the kernel may keep us. Sets `asleep` where the answer is not 0. */
 static uint64_t turn_wait_ns(struct loop *l, uint64_t wait_ns)
 {
@@ -349,6 +358,10 @@ static uint64_t turn_wait_ns(struct loop *l, uint64_t wait_ns)
 
 	if (wait_ns == 0 || l->ready_first != NULL || l->inbox != NULL)
 		return 0;
+	if (l->spin_ns > 0 && l->now_ns - l->worked_ns < l->spin_ns) {
+		spin_pause();
+		return 0;
+	}
 	if (t != NULL) {
 		uint64_t now_ns = clock_ns();
 
@@ -380,6 +393,8 @@ static unsigned turn_once(struct loop *l, uint64_t wait_ns)
 	n += turn_msgs(l);
 	n += turn_ops(l, LOOP_TURN_DONE_MAX - n);
 	must(n <= LOOP_TURN_DONE_MAX);
+	if (n > 0)
+		l->worked_ns = l->now_ns;
 	return n;
 }
 
@@ -522,6 +537,7 @@ int loop_open(const struct loop_opts *opts, struct loop **out)
 	OBJ_INIT(l, RING_LOOP_MAGIC);
 	l->name = opts->name;
 	l->ops_max = opts->ops_max == 0 ? 4096 : opts->ops_max;
+	l->spin_ns = opts->spin_ns;
 	l->owner = &ring_thread;
 	l->now_ns = clock_ns();
 	list_init(&l->listeners);

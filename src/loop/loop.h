@@ -63,6 +63,9 @@ struct loop_opts {
 	const char *name;
 	unsigned ops_max;            /* most operations in flight; 0: 4096 */
 	unsigned timers_max;         /* most timers set at once; 0: 4096 */
+	/* after the last work it looks again and again for so long before it sleeps: answers come
+	 * sooner, and a core is busy meanwhile */
+	uint64_t spin_ns;
 	enum loop_kind kind;         /* LOOP_AUTO: KVOF_LOOP=plain|io_uring may say (for tests) */
 };
 

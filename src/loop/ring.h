@@ -62,6 +62,7 @@ struct loop {
 	struct io_uring ring;
 	struct timers timers;
 	uint64_t now_ns;
+	uint64_t spin_ns, worked_ns;            /* of loop_opts; when there was work last */
 	struct loop_op *ready_first, *ready_last; /* completed, callback not run */
 	uint64_t ops_flying;
 	struct msg *inbox;                      /* taken from mail, in order */
