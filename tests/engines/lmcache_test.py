@@ -3,8 +3,9 @@
 """LMCache 0.5.6 judges kvof's connector; prints TAP. Usage: lmcache_test.py [BUILD]
 
 Judges of LMCache's own, unchanged: its check of an adapter and of a remote (basic_check), its test
-of the adapter that drives native connectors, with its mock replaced by ours, and its bench with verification; and our own test of the in-process connector. Each over an array on
-loopback and over DRAM alone. `tools/engines-env.sh` sets LMCache up.
+of the adapter that drives native connectors, with its mock replaced by ours, and its bench with
+verification; and our own test of the in-process connector. Each over an array on loopback and over
+DRAM alone. `tools/engines-env.sh` sets LMCache up.
 """
 
 import json
@@ -108,6 +109,18 @@ def in_process(name: str, where: dict) -> None:
     say(rc == 0 and "(content correct): 5/5" in text, f"basic_check test_remote, {name}", text)
 
 
+def wheel() -> None:
+    """`pip install .[lmcache]`, but for LMCache itself, which is there: the package stands alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        rc, text = run(["/usr/bin/python3", "-m", "pip", "install", "-q", "--no-deps", "--target",
+                        folder, TOP], 600)
+        meta = "".join(p.read_text() for p in Path(folder).glob("kvof-*.dist-info/METADATA"))
+        say(rc == 0 and 'extra == "lmcache"' in meta, "pip builds the package, with its extra", text)
+        rc, text = run([LMCACHE / "bin/python", "-m", "lmcache.v1.basic_check", "--mode",
+                        "test_l2_adapter", "--l2-adapter", spec({"dram": "64MiB"})], PYTHONPATH=folder)
+        say(rc == 0 and "(content): 5/5" in text, "basic_check test_l2_adapter, installed by pip", text)
+
+
 def bench(name: str, where: dict, in_flight: int, size_kb: int) -> None:
     keys, rounds = 3, 2
     with tempfile.TemporaryDirectory() as folder:
@@ -139,6 +152,7 @@ def main() -> int:
             bench("array", {"target": array.target, "dram": "0B"}, in_flight, 1024)
         bench("array", {"target": array.target}, 4, 4096)
         bench("dram", {"dram": "512MiB"}, 4, 4096)
+        wheel()
     finally:
         array.stop()
     print(f"1..{count}")
