@@ -205,7 +205,7 @@ bool core_promote(struct core *core, struct tier_op *op, enum kvof_tier tier, bo
 	struct tier *dram = core->tier[KVOF_TIER_DRAM];
 	enum dram_kept kept;
 
-	if (dram == NULL || core->closing || was_deleted(core, &op->id))
+	if (dram == NULL || core->closing || op->busy || was_deleted(core, &op->id))
 		return false;
 	kept = dram_promote(dram, op, prefetch);
 	core->stat.promoted[KVOF_TIER_DRAM] += kept == DRAM_KEPT;

@@ -10,9 +10,9 @@
  * pinned or was given a lease; `stay_pieces` is their sum.
  *
  * A block is immutable: a second save of an identity changes nothing. A save is in the table when
- * all of it has been copied, not before. Copies are made one part a turn, so that a large block
- * does not hold up the loop; a save that finds no room while others are being filled waits for
- * them, and may then take their place.
+ * all of it has been copied, not before. Copies are made one part a turn, and all together about
+ * DRAM_TURN_BYTES a turn, so that large blocks do not hold up the loop; a save that finds no room
+ * while others are being filled waits for them, and may then take their place.
  *
  * The owner hits a prefix from its tail to its head, so that tails are evicted first.
  * All memory is taken at open. Owned by one loop.
@@ -33,6 +33,7 @@
 #define DRAM_CUT_BYTES ((uint32_t)(4 * MiB) - FRAME_BYTES)  /* until tier_cut_set() */
 #define DRAM_LATENCY_NS 10000              /* two turns of the loop */
 #define DRAM_HUGE_BYTES (2 * MiB)
+#define DRAM_TURN_BYTES (8 * MiB)          /* copied in one turn of the loop, about */
 
 _Static_assert(DRAM_NONE == POLICY_NONE, "a slot is the policy's slot");
 
@@ -71,6 +72,7 @@ struct dram {
 	uint32_t parent;                   /* of the block that wants room: it stays as well */
 	struct dram_stat stat;
 	uint64_t bytes_per_s, loads, queued_bytes;
+	uint64_t turn_ns, turn_bytes;      /* copied in the turn that began then */
 };
 
 static struct dram *dram_of(const struct tier *t)
@@ -482,6 +484,7 @@ static void part_copy(struct dram *d, struct tier_op *op)
 	uint32_t bytes = frame_part_bytes(run->block_bytes, run->cut_bytes, run->next);
 
 	entry_move(d, op, bytes);
+	d->turn_bytes += bytes;
 	took = clock_ns() - begin + 1;
 	run->next++;
 	if (bytes >= d->piece_bytes && !run->filling) {
@@ -489,6 +492,18 @@ static void part_copy(struct dram *d, struct tier_op *op)
 
 		d->bytes_per_s = d->bytes_per_s == 0 ? sample : (3 * d->bytes_per_s + sample) / 4;
 	}
+}
+
+/* Enough was copied in this turn: the loop has other things to do. */
+static bool turn_is_full(struct dram *d)
+{
+	uint64_t now = loop_now_ns(d->loop);   /* read once a turn */
+
+	if (now != d->turn_ns) {
+		d->turn_ns = now;
+		d->turn_bytes = 0;
+	}
+	return d->turn_bytes >= DRAM_TURN_BYTES;
 }
 
 static bool may_copy(const struct tier_op *op)
@@ -507,6 +522,10 @@ static void dram_turn(struct loop_op *soon, int res)
 
 	run->flying = 0;
 	if (run->worst == KVOF_OK && !run->canceled && may_copy(op)) {
+		if (turn_is_full(d)) {
+			turn_soon(d, op);
+			return;
+		}
 		part_copy(d, op);
 		run->answering = true;
 		if (op->landed != NULL && !run->filling)

@@ -83,8 +83,8 @@ static void op_done(struct tier_op *tier_op)
 		t->absent++;
 		if (!t->closing)
 			t->events->absent(t->arg, &tier_op->id);
-	} else if (tier_op->reason == KVOF_UNREACHABLE || tier_op->reason == KVOF_LATE) {
-		/* the array is away: what waits would only queue up for it */
+	} else if (tier_op->reason == KVOF_LATE) {
+		/* the array hangs: what waits would only queue up for it */
 		t->dropped += t->tail - t->head;
 		t->head = t->tail;
 	}
