@@ -27,6 +27,7 @@ struct core {
 	void *arg;
 	uint64_t deadline_ns, lease_ns;
 	struct tier *tier[KVOF_TIER_COUNT];  /* NULL: not there */
+	uint16_t domain_tag;
 	struct prefix *known;
 	struct evict *evict;               /* of what has a TTL */
 	/* what moves */

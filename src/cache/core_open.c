@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "cache/core_inner.h"
+#include "cache/domains.h"
 #include "cache/flash.h"
 #include "cache/route.h"
 
@@ -196,6 +197,7 @@ static int remote_make(struct core *core, const struct core_opts *opts, char why
 		return rc;
 	tier_cut_set(core->tier[KVOF_TIER_REMOTE], core_cut_bytes(opts->cache),
 		     layers_equal(opts->cache));
+	core->tier[KVOF_TIER_REMOTE]->domain_tag = core->domain_tag;
 	core->tiers_open++;
 	return 0;
 }
@@ -214,6 +216,7 @@ static int flash_make(struct core *core, const struct kvof_cache_opts *c)
 	if (rc != 0)
 		return rc;
 	tier_cut_set(core->tier[KVOF_TIER_FLASH], core_cut_bytes(c), layers_equal(c));
+	core->tier[KVOF_TIER_FLASH]->domain_tag = core->domain_tag;
 	core->flash_ours = true;
 	core->tiers_open++;
 	return 0;
@@ -231,6 +234,7 @@ static void core_init(struct core *core, struct loop *loop, const struct core_op
 	core->deadline_ns = c->deadline_ns != 0 ? c->deadline_ns : CORE_DEADLINE_NS;
 	core->lease_ns = c->lease_ns != 0 ? c->lease_ns : CORE_LEASE_NS;
 	core->tier[KVOF_TIER_FLASH] = opts->flash;
+	core->domain_tag = domains_tag(opts->identity);
 	list_init(&core->batches);
 	list_init(&core->ready);
 	list_init(&core->flushes);

@@ -8,9 +8,11 @@
 #include "cache/domains.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/hash.h"
 #include "base/must.h"
 
 struct view {
@@ -246,4 +248,86 @@ size_t domains_add(const struct identity *id, const uint8_t *list, size_t bytes,
 	if (all.bytes > 0)
 		memcpy(out + sizeof(head), all.at, all.bytes);
 	return (size_t)(own_put(id, own, out + sizeof(head) + all.bytes) - out);
+}
+
+/* --- for those who look at lists -------------------------------------------------------------- */
+
+bool domains_next(const uint8_t *list, size_t bytes, size_t *at, struct domains_entry *out)
+{
+	struct view all = {list, bytes}, domain;
+	uint32_t count, domain_bytes;
+
+	if (!view_le32(&all, &count) || count > DOMAINS_MAX)
+		return false;
+	if (*at != 0) {
+		must(*at <= bytes);
+		all = (struct view){list + *at, bytes - *at};
+	}
+	if (!view_le32(&all, &domain_bytes) || !view_take(&all, domain_bytes, &domain) ||
+	    !domain_whole(domain))
+		return false;
+	*at = (size_t)(all.at - list);
+	*out = (struct domains_entry){domain.at, domain.bytes};
+	return true;
+}
+
+static void text_add(char *out, size_t size, size_t *at, const struct view *v)
+{
+	for (size_t i = 0; i < v->bytes && *at + 1 < size; i++)
+		out[(*at)++] = (char)(v->at[i] < ' ' || v->at[i] == 0x7f ? '?' : v->at[i]);
+	out[*at] = '\0';
+}
+
+void domains_text(const struct domains_entry *entry, char *out, size_t size)
+{
+	const struct view comma = {(const uint8_t *)", ", 2}, is = {(const uint8_t *)"=", 1};
+	struct view domain = {entry->at, entry->bytes};
+	struct field_view f;
+	size_t at = 0;
+
+	must(size > 0);
+	out[0] = '\0';
+	while (domain.bytes > 0 && view_field(&domain, &f)) {
+		if (at > 0)
+			text_add(out, size, &at, &comma);
+		text_add(out, size, &at, &f.name);
+		text_add(out, size, &at, &is);
+		text_add(out, size, &at, &f.value);
+	}
+}
+
+bool domains_field(const struct domains_entry *entry, const char *name, char *out, size_t size)
+{
+	struct view domain = {entry->at, entry->bytes}, value;
+
+	if (!find_field(domain, name, &value) || value.bytes >= size)
+		return false;
+	memcpy(out, value.at, value.bytes);
+	out[value.bytes] = '\0';
+	return true;
+}
+
+uint16_t domains_entry_tag(const struct domains_entry *entry)
+{
+	uint8_t digest[32];
+	uint16_t tag;
+
+	hash_sha256_once(entry->at, entry->bytes, digest);
+	tag = (uint16_t)(digest[0] | digest[1] << 8);
+	return tag != 0 ? tag : 1;
+}
+
+uint16_t domains_tag(const struct identity *id)
+{
+	size_t bytes = own_bytes(id);
+	uint8_t *own = malloc(bytes);
+	struct domains_entry entry = {own + sizeof(le32), bytes - sizeof(le32)};
+	uint16_t tag;
+
+	if (own == NULL)
+		return 0;                  /* at open only; the values then have no tag */
+	own_put(id, bytes, own);
+	tag = domains_entry_tag(&entry);
+	free(own);
+	return tag;
 }

@@ -37,4 +37,21 @@ enum domains_answer domains_compare(const struct identity *id, const uint8_t *li
  * when ours alone is too long to be listed. */
 size_t domains_add(const struct identity *id, const uint8_t *list, size_t bytes, uint8_t *out);
 
+/* One domain of a list, as it lies there. */
+struct domains_entry {
+	const uint8_t *at;
+	size_t bytes;
+};
+/* The next one after *at (0: the first), which is moved. False: that was all, or it is no list. */
+bool domains_next(const uint8_t *list, size_t bytes, size_t *at, struct domains_entry *out);
+/* "name=value, ..." on one line, cut where it does not fit. */
+void domains_text(const struct domains_entry *entry, char *out, size_t size);
+/* Value of a field as text; false: there is none, or it does not fit. */
+bool domains_field(const struct domains_entry *entry, const char *name, char *out, size_t size);
+
+/* 1 .. 65535, made from the fields that are listed: two domains seldom share one, but may. The
+ * footers of values carry it, so that one domain's share can be told apart; 0 there: not known. */
+uint16_t domains_tag(const struct identity *id);
+uint16_t domains_entry_tag(const struct domains_entry *entry);
+
 #endif

@@ -45,6 +45,7 @@ void frame_encode(const struct frame *f, struct frame_footer *out)
 	*out = (struct frame_footer){
 		.magic = le32_of(FRAME_MAGIC),
 		.version = le16_of(FRAME_VERSION),
+		.tag = le16_of(f->tag),
 		.block_bytes = le64_of(f->block_bytes),
 		.xxh3 = le64_of(f->xxh3),
 		.cut_bytes = le32_of(f->cut_bytes),
@@ -60,13 +61,14 @@ enum frame_verdict frame_check(const struct frame_footer *in, const struct kvof_
 		.block_bytes = le64_get(in->block_bytes),
 		.xxh3 = le64_get(in->xxh3),
 		.cut_bytes = le32_get(in->cut_bytes),
+		.tag = le16_get(in->tag),
 	};
 
 	if (le32_get(in->magic) != FRAME_MAGIC)
 		return FRAME_BAD_MAGIC;
 	if (le32_get(in->crc32c) != crc32c(in, offsetof(struct frame_footer, crc32c)))
 		return FRAME_BAD_SUM;
-	if (le16_get(in->version) != FRAME_VERSION || le16_get(in->reserved) != 0)
+	if (le16_get(in->version) != FRAME_VERSION)
 		return FRAME_BAD_VERSION;
 	memcpy(f.identity.byte, in->identity, KVOF_ID_BYTES);
 #ifndef KVOF_PLANT_IDENTITY_NOT_COMPARED
@@ -78,6 +80,14 @@ enum frame_verdict frame_check(const struct frame_footer *in, const struct kvof_
 		return FRAME_BAD_LENGTH;
 	*out = f;
 	return FRAME_OK;
+}
+
+bool frame_look(const struct frame_footer *in, struct frame *out)
+{
+	struct kvof_id own;
+
+	memcpy(own.byte, in->identity, sizeof(own.byte));
+	return frame_check(in, &own, out) == FRAME_OK;
 }
 
 uint32_t frame_part_count(uint64_t block_bytes, uint32_t cut_bytes)

@@ -26,7 +26,7 @@
 struct frame_footer {
 	le32 magic;
 	le16 version;
-	le16 reserved;                     /* 0 */
+	le16 tag;                          /* of the domain: domains_tag(); 0: not known */
 	le64 block_bytes;                  /* payload of the whole block */
 	le64 xxh3;                         /* of this value's payload; a head: frame_sum_add() */
 	uint8_t identity[KVOF_ID_BYTES];   /* of this part: identity_part() */
@@ -43,13 +43,14 @@ struct frame {
 	struct kvof_id identity;
 	uint64_t block_bytes, xxh3;
 	uint32_t cut_bytes;
+	uint16_t tag;
 };
 
 enum frame_verdict {
 	FRAME_OK,
 	FRAME_BAD_MAGIC,                   /* not a value of ours */
 	FRAME_BAD_SUM,                     /* the footer's own checksum */
-	FRAME_BAD_VERSION,                 /* newer than this code, or reserved bytes used */
+	FRAME_BAD_VERSION,                 /* newer than this code */
 	FRAME_BAD_IDENTITY,                /* a good value of something else */
 	FRAME_BAD_LENGTH,                  /* the lengths contradict each other */
 	FRAME_BAD_PAYLOAD,                 /* XXH3-64 */
@@ -63,6 +64,9 @@ void frame_encode(const struct frame *f, struct frame_footer *out);
 /* Checks all that the footer alone can show: magic, checksum, version, identity, sane lengths. */
 enum frame_verdict frame_check(const struct frame_footer *in, const struct kvof_id *identity,
 			       struct frame *out);
+
+/* What a footer says of itself, whatever it is the footer of. False: it is none, or damaged. */
+bool frame_look(const struct frame_footer *in, struct frame *out);
 
 /* How a block of block_bytes is cut. */
 uint32_t frame_part_count(uint64_t block_bytes, uint32_t cut_bytes);

@@ -144,6 +144,7 @@ struct tier {
 	void *self;                        /* struct dram, struct values */
 	uint32_t cut_bytes;                /* largest payload of a part; tier_cut_set() */
 	uint32_t layer_count;              /* of a block, all equal; 0: not known or not equal */
+	uint16_t domain_tag;               /* for footers: domains_tag() */
 };
 
 /* Payload of a part of a block of so many bytes: the largest whole number of layers that fits

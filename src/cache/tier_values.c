@@ -272,7 +272,8 @@ static void part_save(struct tier_part *part, const struct kvof_id *identity)
 	struct tier_run *run = &op->run;
 	uint32_t bytes = part_payload(part);
 	uint64_t begin = clock_ns();
-	struct frame f = {*identity, run->block_bytes, run->sum, run->cut_bytes};
+	struct frame f = {*identity, run->block_bytes, run->sum, run->cut_bytes,
+		op->tier->domain_tag};
 	struct known_block known;
 
 	part_span(part, (uint64_t)part->index * run->cut_bytes, bytes);

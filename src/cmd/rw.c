@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "cmd/cmd.h"
+#include "cmd/domains.h"
 
 #define VALUE_BYTES_LIMIT (64 * MiB)   /* the most that any namespace can have */
 
@@ -214,11 +215,17 @@ int cmd_rm(int argc, char **argv)
 	struct cmd_usage u = {
 		.name = "rm", .args = "TARGET KEY", .least = 2, .most = 2,
 		.what = "Deletes KEY and its value. Ends with 1 if there is no such key.",
+		.more = "kvof rm TARGET --domain D deletes every value of one domain (stat "
+			"--domains).\n",
 	};
 	struct rw rw = {0};
 	uint32_t value_bytes = 0;
-	int rc = rw_begin(&rw, &u, NULL, argc, argv), code;
+	int rc, code;
 
+	for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+		if (strcmp(argv[i], "--domain") == 0 || strncmp(argv[i], "--domain=", 9) == 0)
+			return domains_rm(argc, argv);
+	rc = rw_begin(&rw, &u, NULL, argc, argv);
 	if (rc >= 0)
 		return rc;
 	if (rw.common.json)

@@ -11,6 +11,7 @@
 
 #include "base/must.h"
 #include "cmd/cmd.h"
+#include "cmd/domains.h"
 #include "nvme/stat.h"
 
 struct stat_row {
@@ -166,10 +167,18 @@ int cmd_stat(int argc, char **argv)
 {
 	struct cmd_link link;
 	struct cmd_common c = {.any_kind = true};
+	bool domains = false;
+	const struct cmd_opt opts[] = {
+		{"domains", CMD_FLAG, &domains, NULL, "share of each model and its settings"},
+		{.name = NULL},
+	};
 	const struct cmd_opt common[] = {CMD_COMMON_OPTS(&c), {.name = NULL}};
 	const struct cmd_usage u = {
-		.name = "stat", .args = "TARGET", .least = 1, .most = 1, .common = common,
+		.name = "stat", .args = "TARGET", .least = 1, .most = 1, .opts = opts,
+		.common = common,
 		.what = "Shows how full a namespace is, and counters since the array was started.",
+		.more = "--domains reads values whole, a sample of them where there are many, and "
+			"says so.\n",
 	};
 	const char *arg[1];
 	unsigned count;
@@ -177,6 +186,8 @@ int cmd_stat(int argc, char **argv)
 
 	if (rc >= 0)
 		return rc;
+	if (domains)
+		return domains_stat(arg[0], &c);
 	rc = cmd_link_open("stat", arg[0], &c, &link);
 	if (rc != 0)
 		return rc;
