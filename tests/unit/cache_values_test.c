@@ -801,3 +801,165 @@ TEST(a_silent_device_looks_as_slow_as_it_is_silent)
 	expect_int(speed_of(n).queued_bytes, 0);
 	end();
 }
+
+TEST(a_parked_load_ends_when_its_device_is_lost)
+{
+	struct tf_op t, other;
+
+	begin_with_five();
+	tf_set(&t, KVOF_LOAD, 1, back, FIVE);
+	t.op.landed = tf_landed;
+	t.op.allow = 1;
+	tf_start(&t);
+	while (fake[0].pending_count > 0)
+		fake_answer(&fake[0], 0, 1);
+	expect_int(t.done, 0);
+	fake[0].live = false;
+	values_dev_changed(tf_tier, 0);
+	tf_pass(2 * VALUES_GRACE_NS);
+	expect_int(tf_wait(&t), KVOF_UNREACHABLE);
+	expect_int(t.landed_count, 1);
+	fake[0].live = true;
+	values_dev_changed(tf_tier, 0);
+	fake[0].holds = false;
+	tf_set(&other, KVOF_LOAD, 1, back, FIVE);
+	tf_start(&other);
+	expect_int(tf_wait(&other), KVOF_OK);
+	end();
+}
+
+/* --- anything, in any order ------------------------------------------------------------------- */
+
+#define STREAMS 24
+#define STREAM_BLOCKS 8
+
+static struct tf_op stream[STREAMS];
+static uint8_t stream_back[STREAMS][32 * KiB], stream_keep[STREAMS][32 * KiB];
+static uint32_t stream_block[STREAMS];
+
+static size_t stream_bytes(uint32_t n)
+{
+	return n % 4 == 0 ? 1000 : n % 4 * 2 * CUT - n;
+}
+
+/* What landed is the block's own, whatever became of the load. */
+static void stream_check(unsigned i)
+{
+	const struct tf_op *t = &stream[i];
+
+	tf_fill(data, stream_bytes(stream_block[i]), stream_block[i]);
+	for (unsigned k = 0; k < t->landed_count; k++) {
+		uint64_t from = (uint64_t)t->landed[k] * t->op.landed_cut_bytes;
+		uint64_t left = stream_bytes(stream_block[i]) - from;
+
+		if (left > t->op.landed_cut_bytes)
+			left = t->op.landed_cut_bytes;
+		expect_mem(stream_keep[i] + from, data + from, left);
+	}
+	if (t->op.reason == KVOF_OK) {
+		expect_int(t->landed_count, t->of[0]);
+		expect_mem(stream_back[i], data, stream_bytes(stream_block[i]));
+	}
+}
+
+static void stream_start(struct prng *p, unsigned i)
+{
+	struct tf_op *t = &stream[i];
+
+	stream_block[i] = (uint32_t)prng_below(p, STREAM_BLOCKS);
+	tf_set(t, KVOF_LOAD, stream_block[i], stream_back[i], stream_bytes(stream_block[i]));
+	t->op.part_slots = 1 + (unsigned)prng_below(p, TF_PARTS);
+	t->op.allow = (uint32_t)prng_below(p, 3);
+	t->op.landed = tf_landed;
+	t->keep = stream_keep[i];
+	tf_start(t);
+}
+
+static void stream_push(struct prng *p, unsigned i)
+{
+	struct tf_op *t = &stream[i];
+
+	switch (prng_below(p, 12)) {
+	case 0:
+		tf_tier->ops->cancel(tf_tier, &t->op);
+		break;
+	case 1:
+		tf_tier->ops->late(tf_tier, &t->op);
+		break;
+	default:
+		if (t->op.allow > 0)
+			t->op.allow = prng_below(p, 4) == 0 ? 0 : t->op.allow + 1;
+		tf_tier->ops->more(tf_tier, &t->op);
+	}
+}
+
+static void device_change(struct prng *p)
+{
+	struct fake *f = &fake[prng_below(p, fakes)];
+	struct fake_value *v = &f->value[prng_below(p, FAKE_VALUES)];
+
+	switch (prng_below(p, 4)) {
+	case 0:
+		f->live = !f->live;
+		values_dev_changed(tf_tier, (unsigned)(f - fake));
+		break;
+	case 1:
+		if (v->at != NULL)
+			v->at[prng_below(p, v->bytes)] ^= 4;
+		break;
+	case 2:
+		f->latency_ns = prng_below(p, 100000);
+		break;
+	default:
+		if (v->at != NULL && prng_below(p, 8) == 0) {
+			free(v->at);
+			v->at = NULL;
+		}
+	}
+}
+
+TEST(streams_of_any_order_end_once_and_what_landed_is_right)
+{
+	struct prng p = prng_of(77);
+	unsigned ended = 0, good = 0, landed = 0;
+
+	begin(FAKES);
+	for (unsigned step = 0; step < 30000; step++) {
+		unsigned i = (unsigned)prng_below(&p, STREAMS);
+		uint32_t n = (uint32_t)prng_below(&p, STREAM_BLOCKS);
+
+		if (step % 500 == 0) {             /* what was damaged is there again */
+			for (unsigned f = 0; f < FAKES; f++) {
+				fake[f].live = true;
+				values_dev_changed(tf_tier, f);
+			}
+			tf_fill(data, stream_bytes(n), n);
+			tf_one(KVOF_SAVE, n, data, stream_bytes(n));
+		}
+		if (stream[i].op.part_slots == 0 || stream[i].done > 0) {
+			if (stream[i].done > 0) {
+				stream_check(i);
+				ended++;
+				good += stream[i].op.reason == KVOF_OK;
+				landed += stream[i].landed_count;
+			}
+			stream_start(&p, i);
+		} else if (prng_below(&p, 3) == 0) {
+			stream_push(&p, i);
+		}
+		if (prng_below(&p, 40) == 0)
+			device_change(&p);
+		if (prng_below(&p, 2) == 0)
+			sim_step();
+	}
+	for (unsigned i = 0; i < STREAMS; i++) {
+		stream[i].op.allow = 0;
+		if (stream[i].done == 0)
+			tf_tier->ops->more(tf_tier, &stream[i].op);
+		tf_wait(&stream[i]);
+		stream_check(i);
+	}
+	printf("# %u ended, %u good, %u parts landed\n", ended, good, landed);
+	expect(ended > 1000 && good > 200 && landed > good);
+	end();
+}
