@@ -303,8 +303,8 @@ static void restore_run(struct loop_op *soon, int res)
 		req->dirty = false;
 		req->events->changed(req->owner);  /* may forget it */
 	}
-	if (r->opts.ops->spare != NULL && !r->stopping && !restore_wants(r))
-		r->opts.ops->spare(r->opts.arg);
+	if (r->opts.spare != NULL && !r->stopping && !restore_wants(r))
+		r->opts.spare(r->opts.spare_arg);
 	stop_check(r);
 }
 

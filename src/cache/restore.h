@@ -46,14 +46,18 @@ struct restore_ops {
 	bool (*expired)(void *arg, const struct kvof_id *id);
 	/* At the end of a request, once: its usable blocks. */
 	void (*used)(void *arg, struct prefix_ids ids);
-	/* No request wants to load now: time for what is of less use. NULL: nothing is. */
-	void (*spare)(void *arg);
 };
+
+/* A core's tiers (restore_core.c); arg is the core. */
+extern const struct restore_ops restore_core_ops;
 
 struct restore_opts {
 	struct loop *loop;
 	const struct restore_ops *ops;
 	void *arg;
+	/* No request wants to load now: time for what is of less use. NULL: nothing is. */
+	void (*spare)(void *arg);
+	void *spare_arg;
 	uint64_t staging_bytes;            /* 0: the default */
 	uint64_t deadline_ns;              /* of requests that name none */
 	uint32_t block_tokens;

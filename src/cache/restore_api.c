@@ -389,71 +389,12 @@ int kvof_cache_prefetch(struct kvof_cache *c, const struct kvof_id *ids, uint32_
 
 /* --- the guest, on the cache's thread --------------------------------------------------------- */
 
-static struct core *core_of(void *arg)
-{
-	const struct guest *g = arg;
-
-	return door_core(g->cache);
-}
-
-static struct tier *guest_tier(void *arg, unsigned number)
-{
-	return core_tier(core_of(arg), (enum kvof_tier)number);
-}
-
-static unsigned guest_tier_next(void *arg, unsigned number)
-{
-	return core_tier_next(core_of(arg), (enum kvof_tier)number);
-}
-
-static bool guest_loaded(void *arg, struct tier_op *op, unsigned number)
-{
-	return core_loaded(core_of(arg), op, (enum kvof_tier)number, false);
-}
-
-static bool guest_prefetched(void *arg, struct tier_op *op, unsigned number)
-{
-	return core_loaded(core_of(arg), op, (enum kvof_tier)number, true);
-}
-
-static void guest_missed(void *arg, const struct tier_op *op, unsigned number)
-{
-	core_missed(core_of(arg), op, (enum kvof_tier)number);
-}
-
-static void guest_failed(void *arg, enum kvof_reason reason)
-{
-	core_load_failed(core_of(arg), reason);
-}
-
-static bool guest_expired(void *arg, const struct kvof_id *id)
-{
-	return core_over(core_of(arg), id);
-}
-
-static void guest_used(void *arg, struct prefix_ids ids)
-{
-	core_used_prefix(core_of(arg), ids);
-}
-
 static void guest_spare(void *arg)
 {
 	struct guest *g = arg;
 
 	prefetch_run(g->prefetch);
 }
-
-static const struct restore_ops guest_ops = {
-	.tier = guest_tier,
-	.tier_next = guest_tier_next,
-	.loaded = guest_loaded,
-	.prefetched = guest_prefetched,
-	.missed = guest_missed,
-	.failed = guest_failed,
-	.expired = guest_expired,
-	.used = guest_used,
-	.spare = guest_spare,
-};
 
 static void guest_free(struct guest *g)
 {
@@ -485,16 +426,18 @@ static int guest_open(struct kvof_cache *c, void **self)
 	struct guest *g = calloc(1, sizeof(*g));
 	struct restore_opts restore = {
 		.loop = door_loop(c),
-		.ops = &guest_ops,
-		.arg = g,
+		.ops = &restore_core_ops,
+		.arg = door_core(c),
+		.spare = guest_spare,
+		.spare_arg = g,
 		.staging_bytes = opts->staging_bytes,
 		.deadline_ns = opts->deadline_ns != 0 ? opts->deadline_ns : RESTORE_DEADLINE_NS,
 		.block_tokens = door_identity(c)->block_tokens,
 	};
 	struct prefetch_opts prefetch = {
 		.loop = door_loop(c),
-		.ops = &guest_ops,
-		.arg = g,
+		.ops = &restore_core_ops,
+		.arg = door_core(c),
 		.cut_bytes = door_cut_bytes(c),
 		.bytes_max = opts->staging_bytes != 0 ? opts->staging_bytes :
 			     RESTORE_STAGING_BYTES,

@@ -454,7 +454,7 @@ static void rig_spare(void *arg)
 
 static const struct restore_ops rig_ops = {
 	rig_tier, rig_tier_next, rig_loaded, rig_prefetched, rig_missed, rig_failed, rig_expired,
-	rig_used, rig_spare,
+	rig_used,
 };
 
 /* --- the engine ------------------------------------------------------------------------------- */
@@ -619,6 +619,7 @@ static void rig_begin(void)
 	struct loop_opts loop = {.name = "cache", .ops_max = 16384, .timers_max = 65536};
 	struct restore_opts opts = {
 		.ops = &rig_ops,
+		.spare = rig_spare,
 		.staging_bytes = rig_staging_bytes,
 		.deadline_ns = 1000 * NS_PER_S,
 	};
