@@ -134,6 +134,22 @@ static struct prefix_ids batch_ids(const struct cache_batch *batch)
 	return (struct prefix_ids){&batch->op[0].tier_op.id, sizeof(batch->op[0]), batch->count};
 }
 
+/* What is there is a sequence, and so is the block after it: the one that will be saved next. */
+static void links_learn(struct core *core, const struct cache_batch *batch)
+{
+	struct prefix_ids ids = batch_ids(batch);
+	uint32_t leading = 0;
+
+	if ((batch->flags & KVOF_UNORDERED) != 0)
+		return;
+	while (leading < batch->count && batch->op[leading].any)
+		leading++;
+	if (leading == 0)
+		return;
+	ids.count = leading + (leading < batch->count);
+	prefix_link(core->known, ids, true);
+}
+
 /* The batch has used its blocks: from its tail to its head, so that tails go first. Questions only
  * take a lease: what is looked up and then loaded was used once. */
 static void batch_touch(struct core *core, struct cache_batch *batch)
@@ -142,8 +158,8 @@ static void batch_touch(struct core *core, struct cache_batch *batch)
 	struct prefix_ids ids = batch_ids(batch);
 	struct tier *dram = core->tier[KVOF_TIER_DRAM];
 
-	if (batch->question && (batch->flags & KVOF_UNORDERED) == 0)
-		prefix_link(core->known, ids, false);
+	if (batch->kind == KVOF_LOAD || batch->kind == KVOF_EXISTS_OP)
+		links_learn(core, batch);
 	if (dram == NULL || batch->kind == KVOF_DELETE)
 		return;
 	for (uint32_t i = 0; i < batch->count; i++) {
@@ -181,6 +197,8 @@ static void batch_check_over(struct core *core, struct cache_batch *batch)
 		return;
 	loop_timer_cancel(core->loop, &batch->timer);
 	list_remove(&batch->link);
+	if (batch->anchored)
+		dram_unpin(core->tier[KVOF_TIER_DRAM], batch->anchor);
 	if (batch->quiet != NULL)
 		batch->quiet(batch, NULL);
 	else
@@ -592,6 +610,19 @@ static void batch_cancel(struct core *core, struct cache_batch *batch)
 	batch_end_waiting(core, batch, KVOF_CANCELED);
 }
 
+/* A save begins with its tail, and must not get its room from the block that it continues. */
+static void anchor_take(struct core *core, struct cache_batch *batch)
+{
+	struct tier *dram = core->tier[KVOF_TIER_DRAM];
+	struct kvof_id before;
+	uint64_t bytes;
+
+	if (dram == NULL || !prefix_parent(core->known, &batch->op[0].tier_op.id, &before))
+		return;
+	batch->anchor = dram_pin(dram, &before, &bytes);
+	batch->anchored = batch->anchor != DRAM_SLOT_NONE;
+}
+
 static void batch_begin(struct core *core, struct cache_batch *batch)
 {
 	batch->core = core;
@@ -608,8 +639,10 @@ static void batch_begin(struct core *core, struct cache_batch *batch)
 #endif
 	if (batch->question)
 		core->stat.match_asked += batch->count;
-	if (batch->kind == KVOF_SAVE && (batch->flags & KVOF_UNORDERED) == 0)
+	if (batch->kind == KVOF_SAVE && (batch->flags & KVOF_UNORDERED) == 0) {
 		prefix_link(core->known, batch_ids(batch), true);
+		anchor_take(core, batch);
+	}
 }
 
 void core_submit(struct core *core, struct cache_batch *batch)

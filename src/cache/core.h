@@ -42,7 +42,7 @@ struct cache_op {
 	enum kvof_reason worst;            /* of those that were asked and do not have it */
 	uint64_t verify_ns;
 	bool canceled;
-	bool any;                          /* of a delete: a tier had it */
+	bool any;                          /* a tier had it */
 	bool second;                       /* of a save: it was touched before */
 	bool keeping;                      /* loaded; DRAM takes its copy */
 	bool fresh;                        /* came into DRAM just now */
@@ -61,6 +61,8 @@ struct cache_batch {
 	uint64_t serial;                   /* in the order of the submits */
 	uint32_t count, left, busy;
 	bool question;                     /* of match: in no order with others, takes a lease */
+	bool anchored;                     /* a save: the block before it is pinned in DRAM */
+	uint32_t anchor;                   /* its slot */
 	uint64_t lease_ns;
 	size_t bytes;                      /* of this memory */
 	void *owner, *waiter;              /* the door's */

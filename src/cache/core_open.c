@@ -211,11 +211,13 @@ static int flash_make(struct core *core, const struct kvof_cache_opts *c)
 		.format = c->flash_format == 1,
 		.part_bytes = core_cut_bytes(c) + FRAME_BYTES,
 	};
-	int rc = flash_open(core->loop, &flash, core->open_why, &core->tier[KVOF_TIER_FLASH]);
+	struct tier *tier;
+	int rc = flash_open(core->loop, &flash, core->open_why, &tier);
 
 	if (rc != 0)
 		return rc;
-	tier_cut_set(core->tier[KVOF_TIER_FLASH], core_cut_bytes(c), layers_equal(c));
+	core->tier[KVOF_TIER_FLASH] = tier;
+	tier_cut_set(tier, core_cut_bytes(c), layers_equal(c));
 	core->tier[KVOF_TIER_FLASH]->domain_tag = core->domain_tag;
 	core->flash_ours = true;
 	core->tiers_open++;

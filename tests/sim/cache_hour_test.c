@@ -22,6 +22,7 @@
 #include <stdlib.h>
 
 #include "base/hash.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "base/prng.h"
 #include "cache/core.h"
@@ -55,6 +56,7 @@ struct proc {
 	bool opened, closed;
 	int opened_res;
 	unsigned flying;
+	struct list_link works;
 	uint64_t up_ns, next_id;
 	bool cut[ARRAYS];
 	bool flash_ill;
@@ -63,6 +65,7 @@ struct proc {
 /* A batch under way: its buffers are its own. */
 struct work {
 	struct msg msg;
+	struct list_link link;
 	struct proc *proc;
 	struct cache_batch *batch;
 	enum kvof_op kind;
@@ -158,6 +161,7 @@ static void array_kill(struct array *a)
 
 static void work_free(struct work *w)
 {
+	list_remove(&w->link);
 	for (unsigned i = 0; i < w->count; i++)
 		free(w->at[i]);
 	free(w);
@@ -310,6 +314,7 @@ static void proc_init(unsigned index)
 
 	p->index = index;
 	p->next_id = 1;
+	list_init(&p->works);
 	snprintf(p->flash, sizeof(p->flash), "f%u,size=16MiB", index);
 	p->flash_list[0] = p->flash;
 	for (unsigned i = 0; i < ARRAYS; i++)
@@ -368,7 +373,13 @@ static void proc_kill(struct proc *p)
 	p->loop = NULL;
 	bury(p->core);
 	identity_free(&p->identity);
-	p->flying = 0;                     /* its batches and buffers died with it */
+	while (!list_empty(&p->works)) {   /* its batches and buffers died with it */
+		struct work *w = container_of(p->works.next, struct work, link);
+
+		batch_free(&w->batch);
+		work_free(w);
+	}
+	p->flying = 0;
 	h.killed++;
 }
 
@@ -422,6 +433,7 @@ static void submit(struct proc *p, enum kvof_op kind, uint32_t sequence, uint32_
 	w->batch->question = want->question;
 	w->batch->id = p->next_id++;
 	p->flying++;
+	list_push_back(&p->works, &w->link);
 	h.batches++;
 	loop_post(p->loop, &w->msg);
 }

@@ -371,6 +371,66 @@ TEST(a_scan_promotes_nothing_once_dram_is_full)
 	fix_end();
 }
 
+/* --- heads and tails in DRAM ------------------------------------------------------------------ */
+
+static bool in_dram(uint32_t n)
+{
+	struct kvof_id id = fix_id(n);
+	const struct tier *dram = core_tier(fix.core, KVOF_TIER_DRAM);
+
+	return dram->ops->has(dram, &id);
+}
+
+static uint32_t holes;
+
+/* Every sequence is there from its head on. */
+static void holes_run(void)
+{
+	for (uint32_t sequence = 0; sequence < 30; sequence++)
+		for (uint32_t i = 1; i < 8; i++)
+			holes += in_dram(sequence * 8 + i) && !in_dram(sequence * 8 + i - 1);
+}
+
+TEST(s6_dram_never_drops_a_head_before_its_tail)
+{
+	struct prng p = prng_of(3);
+	unsigned evicted = 0;
+
+	fix_begin("f16");
+	fix.flash = NULL;
+	fix.opts.target = NULL;
+	fix.opts.dram_bytes = 256 * KiB;
+	fix.opts.lease_ns = NS_PER_MS;
+	expect_int(fix_open(), 0);
+	for (unsigned round = 0; round < 1500; round++) {
+		uint32_t sequence = (uint32_t)prng_below(&p, 1 + prng_below(&p, 30));
+		uint32_t there, want = 1 + (uint32_t)prng_below(&p, 8), n[8];
+		struct kvof_block b[8];
+		struct iovec iov[8];
+
+		/* as engines do: what matches is loaded, what follows is saved */
+		fix.results = 0;
+		for (uint32_t i = 0; i < want; i++) {
+			b[i] = fix_block(sequence * 8 + i, &iov[i], data, 3000);
+			n[i] = sequence * 8 + i;
+		}
+		there = fix_match(n, want, 0);
+		if (there > 0)
+			fix_submit(KVOF_LOAD, b, there, 0);
+		if (there < want)
+			fix_submit(KVOF_SAVE, b + there, want - there, 0);
+		fix_wait();
+		holes = 0;
+		fix_post(NULL, 0, holes_run);
+		fix_pass(2 * NS_PER_MS);   /* the leases of match end */
+		expect_int(holes, 0);
+	}
+	seen();
+	evicted = (unsigned)stat.dram_evicted;
+	expect(evicted > 300);
+	fix_end();
+}
+
 /* --- counters --------------------------------------------------------------------------------- */
 
 static struct tier_op guest;
