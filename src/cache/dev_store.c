@@ -8,10 +8,18 @@
  * the drive still does for it goes on for nobody ("a flight without an operation").
  *
  *   Store     BUF: waits for a buffer   STORE: copied, being written
- *   Retrieve  STORE                     Delete  STORE              Exist  answered from memory
+ *   Retrieve  WAIT: for its drive       STORE: being read
+ *   Delete    STORE                     Exist, absent, too short a room: answered from memory
  *
- * Invariants: a flight is on the free list or counted by `flying`; it has a buffer only in STORE.
- * One timer stands for all deadlines: it fires at or before the earliest.
+ * What gets of one drive hold of the store's buffers is bounded, the rest waits here: so a drive
+ * that answers nothing takes neither the buffers of the others nor, since who waits can leave at
+ * once, all flights. Gets that the store gave up (-EIO after a long silence) still hold their
+ * buffers: that is lost until the drive answers again. Till then it is tried once a second, and
+ * what else asks for it is answered at once (-EIO).
+ *
+ * Invariants: a flight is on the free list or counted by `flying`; it has a buffer only in STORE;
+ * held_bytes of a drive is the sum over its gets in STORE, and lost_bytes. One timer stands for
+ * all deadlines: it fires at or before the earliest.
  *
  * Owned by one loop.
  */
@@ -29,22 +37,40 @@
 #include "loop/iov.h"
 #include "store/buf.h"
 #include "store/store.h"
+#include "store/where.h"
 
 #define DEV_STORE_MAGIC 0x64737472u
 #define DEV_STORE_BUFFER_MIN (64 * MiB)
 #define DEV_STORE_VALUES_FLYING 32u        /* buffers for so many of the largest values */
+#define DEV_STORE_DRIVE_VALUES 8u          /* of them at least for each drive */
+#define DEV_STORE_SILENT_NS NS_PER_S       /* an error after that is a silence, not a refusal */
+#define DEV_STORE_TRY_NS NS_PER_S
 #define DEV_STORE_LOOK_NS (100 * NS_PER_MS)
 
-enum flight_state { FLIGHT_FREE, FLIGHT_BUF, FLIGHT_STORE };
+enum flight_state { FLIGHT_FREE, FLIGHT_WAIT, FLIGHT_BUF, FLIGHT_STORE };
 
 struct flight {
-	struct list_link link;             /* on the free list */
+	struct list_link link;             /* on the free list, or in WAIT its drive's */
 	struct dev_store *dev;
 	struct host_op *op;                /* NULL: nobody waits for it */
 	enum flight_state state;
 	struct store_op store_op;
 	struct store_buf_wait wait;
 	struct store_buf *buf;             /* Store: what is written */
+	unsigned drive;                    /* Retrieve: where it lies, and what it holds there */
+	uint64_t held_bytes, begin_ns;
+};
+
+struct place {
+	unsigned drive;
+	uint32_t value_bytes;
+};
+
+/* What gets of one drive hold, and those that wait until it is less. */
+struct share {
+	uint64_t held_bytes, lost_bytes;
+	uint64_t try_ns;                   /* next, when something is lost */
+	struct list_link waiting;
 };
 
 struct dev_store {
@@ -56,6 +82,8 @@ struct dev_store {
 	uint64_t looked_ns;                /* for dead drives */
 	uint32_t flying;
 	struct list_link free;
+	uint64_t share_bytes;              /* of a drive */
+	struct share share[STORE_DRIVES_MAX];
 	struct loop_timer late;
 	uint64_t late_ns;                  /* 0: not set */
 	struct dev_stat last;              /* when the store is gone */
@@ -143,9 +171,13 @@ static void flight_leave(struct flight *f, int res)
 
 	f->op = NULL;
 	answer_soon(f->dev, op, res);
-	if (f->state == FLIGHT_BUF && f->dev->store != NULL &&
-	    store_buf_wait_cancel(f->dev->store, &f->wait))
+	if (f->state == FLIGHT_WAIT) {
+		list_remove(&f->link);
 		flight_free(f);
+	} else if (f->state == FLIGHT_BUF && f->dev->store != NULL &&
+		   store_buf_wait_cancel(f->dev->store, &f->wait)) {
+		flight_free(f);
+	}
 }
 
 static void flights_late(struct loop_timer *timer)
@@ -258,11 +290,33 @@ static void put(struct dev_store *d, struct flight *f)
 
 /* --- Retrieve, Delete, Exist ------------------------------------------------------------------ */
 
+/* What a get held of its drive's share comes back, or is lost. */
+static void share_settle(struct dev_store *d, struct flight *f, int res)
+{
+	struct share *s = &d->share[f->drive];
+
+	must(s->held_bytes >= f->held_bytes + s->lost_bytes);
+	if (res == -EIO && loop_now_ns(d->loop) - f->begin_ns >= DEV_STORE_SILENT_NS) {
+		s->lost_bytes += f->held_bytes;
+		return;
+	}
+	s->held_bytes -= f->held_bytes;
+	if (res == 0) {
+		s->held_bytes -= s->lost_bytes;
+		s->lost_bytes = 0;
+	}
+}
+
+static void share_next(struct dev_store *d, struct share *s);
+
 static void get_done(struct store_op *sop, int res)
 {
 	struct flight *f = container_of(sop, struct flight, store_op);
+	struct dev_store *d = f->dev;
+	struct share *share = &d->share[f->drive];
 	struct host_op *op = f->op;
 
+	share_settle(d, f, res);
 	if (op != NULL && (res == 0 || res == -EBADMSG))
 		op->value_bytes = sop->value_bytes;
 	if (op != NULL && res == 0 && sop->buf != NULL) {
@@ -273,17 +327,74 @@ static void get_done(struct store_op *sop, int res)
 	if (res == 0)
 		f->buf = sop->buf;
 	flight_over(f, res);
+	share_next(d, share);
 }
 
-static void get(struct dev_store *d, struct flight *f)
+static void get_start(struct dev_store *d, struct flight *f)
 {
 	f->state = FLIGHT_STORE;
+	f->begin_ns = loop_now_ns(d->loop);
+	d->share[f->drive].held_bytes += f->held_bytes;
 	f->store_op = (struct store_op){
 		.key = f->op->key,
 		.want_bytes = f->op->bytes,
 		.done = get_done,
 	};
 	store_get(d->store, &f->store_op);
+}
+
+static bool has_share(const struct dev_store *d, const struct flight *f)
+{
+	const struct share *s = &d->share[f->drive];
+
+#ifdef KVOF_PLANT_DRIVE_TAKES_ALL
+	return true;
+#endif
+	return s->held_bytes == 0 || s->held_bytes + f->held_bytes <= d->share_bytes;
+}
+
+/* A drive that has been silent: one get may try it, now and then. */
+static bool may_try(struct dev_store *d, struct share *s)
+{
+	uint64_t now = loop_now_ns(d->loop);
+
+	if (s->held_bytes > s->lost_bytes || now < s->try_ns)
+		return false;
+	s->try_ns = now + DEV_STORE_TRY_NS;
+	return true;
+}
+
+/* Something of this drive has come back, or was given up. */
+static void share_next(struct dev_store *d, struct share *s)
+{
+	while (d->store != NULL && !list_empty(&s->waiting)) {
+		struct flight *f = container_of(s->waiting.next, struct flight, link);
+
+		if (s->lost_bytes > 0) {
+			flight_leave(f, -EIO);
+			continue;
+		}
+		if (!has_share(d, f))
+			return;
+		list_remove(&f->link);
+		get_start(d, f);
+	}
+}
+
+static void get(struct dev_store *d, struct flight *f, const struct place *place)
+{
+	struct share *s = &d->share[place->drive];
+
+	f->drive = place->drive;
+	f->held_bytes = bytes_round_up(place->value_bytes, 4 * KiB) + 4 * KiB;
+	f->state = FLIGHT_WAIT;
+	list_push_back(&s->waiting, &f->link);
+	if (s->lost_bytes > 0 && may_try(d, s)) {
+		list_remove(&f->link);
+		get_start(d, f);
+	} else {
+		share_next(d, s);
+	}
 }
 
 static void delete_done(struct store_op *sop, int res)
@@ -298,17 +409,26 @@ static void delete(struct dev_store *d, struct flight *f)
 	store_delete(d->store, &f->store_op);
 }
 
-/* Answers what memory alone can tell; true: it has. */
-static bool known_now(struct dev_store *d, struct host_op *op)
+/* Answers what memory alone can tell; true: it has. Else place is where the value lies. */
+static bool known_now(struct dev_store *d, struct host_op *op, struct place *place)
 {
-	bool there;
+	int drive;
 
-	if (op->kind != HOST_EXIST && (op->kind != HOST_RETRIEVE || op->bytes > FRAME_BYTES))
+	if (op->kind == HOST_EXIST) {
+		answer_soon(d, op, store_exists(d->store, &op->key, &op->value_bytes) ? 0 :
+			    -ENOENT);
+		return true;
+	}
+	if (op->kind != HOST_RETRIEVE)
 		return false;
-	there = store_exists(d->store, &op->key, &op->value_bytes);
-	if (there && op->kind == HOST_RETRIEVE && op->bytes >= op->value_bytes)
+	drive = store_where(d->store, &op->key, &op->value_bytes);
+	if (drive >= 0 && op->bytes >= op->value_bytes) {
+		*place = (struct place){(unsigned)drive, op->value_bytes};
 		return false;
-	answer_soon(d, op, there ? 0 : -ENOENT);
+	}
+	if (drive >= 0)                    /* looked at: stays longer */
+		store_exists(d->store, &op->key, &op->value_bytes);
+	answer_soon(d, op, drive >= 0 ? 0 : -ENOENT);
 	return true;
 }
 
@@ -317,6 +437,7 @@ static bool known_now(struct dev_store *d, struct host_op *op)
 static void dev_store_submit(struct dev *dev, struct host_op *op)
 {
 	struct dev_store *d = self(dev);
+	struct place place = {0};
 	struct flight *f;
 
 	loop_must_own(d->loop);
@@ -326,7 +447,7 @@ static void dev_store_submit(struct dev *dev, struct host_op *op)
 		answer_soon(d, op, d->closing ? -ESHUTDOWN : -ECONNRESET);
 		return;
 	}
-	if (known_now(d, op))
+	if (known_now(d, op, &place))
 		return;
 	f = flight_take(d, op);
 	if (f == NULL) {                   /* all wait for drives that answer nothing */
@@ -334,7 +455,7 @@ static void dev_store_submit(struct dev *dev, struct host_op *op)
 		return;
 	}
 	if (op->kind == HOST_RETRIEVE) {
-		get(d, f);
+		get(d, f, &place);
 	} else if (op->kind == HOST_STORE) {
 		put(d, f);
 	} else {
@@ -416,7 +537,9 @@ static int drives_parse(struct dev_store *d, const struct dev_store_opts *opts,
 int dev_store_open(struct loop *loop, const struct dev_store_opts *opts, char why[256],
 		   struct dev **out)
 {
-	uint64_t buffers = DEV_STORE_VALUES_FLYING * ((uint64_t)opts->value_bytes_max + 8 * KiB);
+	uint64_t values = opts->path_count * DEV_STORE_DRIVE_VALUES;
+	uint64_t buffers = (values > DEV_STORE_VALUES_FLYING ? values : DEV_STORE_VALUES_FLYING) *
+			   ((uint64_t)opts->value_bytes_max + 8 * KiB);
 	struct store_opts store = {
 		.cap_bytes = opts->cap_bytes,
 		.value_bytes_max = opts->value_bytes_max,
@@ -437,6 +560,10 @@ int dev_store_open(struct loop *loop, const struct dev_store_opts *opts, char wh
 	d->dev = (struct dev){&dev_store_ops, d};
 	d->loop = loop;
 	d->flight_count = opts->flying_max;
+	/* a quarter stays for what is written */
+	d->share_bytes = store.buffer_bytes / 4 * 3 / opts->path_count;
+	for (unsigned i = 0; i < STORE_DRIVES_MAX; i++)
+		list_init(&d->share[i].waiting);
 	list_init(&d->free);
 	loop_timer_init(&d->late, flights_late);
 	for (uint32_t i = 0; i < d->flight_count; i++) {

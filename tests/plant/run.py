@@ -28,6 +28,9 @@ PLANTS = {
     'flash_never_late': (
         'tests/unit/cache_flash_test',
         'a_silent_drive_is_late_at_the_deadline_with_the_buffer_free'),
+    'drive_takes_all': (
+        'tests/unit/cache_flash_test',
+        'a_drive_that_stays_silent_never_takes_the_others_down_and_is_used_again'),
     'lanes_shared': (
         'tests/unit/cache_values_test',
         'a_device_that_answers_nothing_holds_nobody_up_at_the_others'),
@@ -196,6 +199,17 @@ PLANTS = {
         'tests/unit/cache_policy_test', 'a_scan_is_not_admitted_and_what_comes_back_is'),
     'promotion_by_scan': (
         'tests/unit/cache_core_walk_test', 'a_scan_promotes_nothing_once_dram_is_full'),
+    'pin_not_honoured': (
+        'tests/unit/cache_hold_test',
+        'a_pinned_block_is_never_evicted_whether_it_was_there_or_came_later'),
+    'ttl_served': (
+        'tests/unit/cache_hold_test',
+        'a_block_whose_ttl_is_over_is_not_served_and_deleted_from_every_tier'),
+    'presence_for_ever': (
+        'tests/unit/cache_hold_test',
+        'presence_is_learned_by_one_batch_of_questions_and_believed_until_it_is_old'),
+    'lost_array_believed': (
+        'tests/unit/cache_hold_test', 'what_an_array_has_that_is_away_is_not_known_to_be_there'),
     'lease_not_honoured': (
         'tests/unit/cache_core_test', 'what_match_found_in_dram_stays_until_the_lease_ends'),
 }

@@ -100,6 +100,12 @@ static enum kvof_reason load(uint32_t n)
 	return reason;
 }
 
+static void save_all(void)
+{
+	for (uint32_t n = 0; n < BLOCKS; n++)
+		expect_int(save(n), KVOF_OK);
+}
+
 TEST(blocks_of_any_length_come_back_from_flash)
 {
 	begin(2);
@@ -228,6 +234,28 @@ TEST(a_kill_at_any_write_leaves_blocks_whole_or_absent)
 		expect(whole >= 4);
 		end();
 	}
+}
+
+TEST(a_larger_part_size_finds_what_a_smaller_one_saved)
+{
+	static const uint32_t parts[] = {PART, 512 * KiB, 64 * KiB, 8 * MiB};
+
+	begin(2);
+	save_all();
+	for (unsigned i = 0; i < ARRAY_COUNT(parts); i++) {
+		flash_down();
+		opts.part_bytes = parts[i];
+		if (flash_up() != 0) {
+			expect(parts[i] == 8 * MiB && strstr(why, "do not fit the segments"));
+			opts.part_bytes = PART;
+			expect_int(flash_up(), 0);
+		}
+		for (uint32_t n = 0; n < BLOCKS; n++) {
+			expect_int(load(n), KVOF_OK);
+			expect_int(save(n), KVOF_EXISTS);
+		}
+	}
+	end();
 }
 
 /* --- refusals at open ------------------------------------------------------------------------- */
@@ -396,12 +424,6 @@ static const char *drive_of(uint32_t n, uint32_t part, uint64_t *at)
 			return names[i];
 	fail_msg("block %u is on no drive", n);
 	return NULL;
-}
-
-static void save_all(void)
-{
-	for (uint32_t n = 0; n < BLOCKS; n++)
-		expect_int(save(n), KVOF_OK);
 }
 
 /* Block n (of three parts) answers as told, the others as ever; saved anew it is good again. */
@@ -750,6 +772,61 @@ TEST(one_silent_drive_of_two_costs_its_own_blocks_and_few_others)
 	}
 	expect(there > COUNT / 3 && there < COUNT);
 	sim_disk_mode("f1", SIM_DISK_WELL);
+	free(t);
+	end();
+}
+
+/* Loads of all blocks at once, with 200 ms. Return: how many came. */
+static unsigned wave(struct tf_op *t, unsigned count, uint8_t *at, size_t bytes)
+{
+	uint64_t begin_ns = sim_now_ns();
+	unsigned there = 0;
+
+	for (uint32_t n = 0; n < count; n++) {
+		tf_set(&t[n], KVOF_LOAD, n, at, bytes);
+		t[n].op.deadline_ns = begin_ns + 200 * NS_PER_MS;
+		tf_start(&t[n]);
+	}
+	for (uint32_t n = 0; n < count; n++) {
+		enum kvof_reason reason = tf_wait(&t[n]);
+
+		expect(reason == KVOF_OK || reason == KVOF_LATE || reason == KVOF_ERROR);
+		expect(t[n].done_ns - begin_ns <= 201 * NS_PER_MS);
+		there += reason == KVOF_OK;
+	}
+	return there;
+}
+
+TEST(a_drive_that_stays_silent_never_takes_the_others_down_and_is_used_again)
+{
+	enum { COUNT = 400, BYTES = 500000 };
+	const char *two[2] = {"f0,size=256MiB", "f1,size=256MiB"};
+	struct tf_op *t = calloc(COUNT, sizeof(*t));
+	uint8_t *big = calloc(1, BYTES);
+	struct sim_opts sim = {.seed = 5};
+	unsigned waves = 0, there;
+
+	expect_int(sim_begin(&sim), 0);
+	opts = (struct flash_opts){.path = two, .path_count = 2, .part_bytes = 512 * KiB};
+	if (flash_up() != 0)
+		fail_msg("%s", why);
+	for (uint32_t n = 0; n < COUNT; n++)
+		expect_int(tf_one(KVOF_SAVE, n, big, BYTES), KVOF_OK);
+	expect_int(wave(t, COUNT, big, BYTES), COUNT);
+	sim_disk_mode("f1", SIM_DISK_HANGS);
+	for (uint64_t end_ns = sim_now_ns() + 6 * NS_PER_S; sim_now_ns() < end_ns; waves++) {
+		there = wave(t, COUNT, big, BYTES);
+		expect(there >= COUNT * 2 / 5 && there < COUNT);
+		tf_pass(100 * NS_PER_MS);
+	}
+	expect(waves > 10);
+	sim_disk_mode("f1", SIM_DISK_WELL);
+	do {
+		tf_pass(500 * NS_PER_MS);
+		there = wave(t, COUNT, big, BYTES);
+	} while (there < COUNT && waves-- > 0);
+	expect_int(there, COUNT);
+	free(big);
 	free(t);
 	end();
 }
