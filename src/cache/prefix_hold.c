@@ -108,6 +108,9 @@ bool prefix_held(const struct prefix *p, const struct kvof_id *id, uint64_t now_
 #ifdef KVOF_PLANT_LEASE_NOT_HONOURED
 	return p->node[at].pins > 0;
 #endif
+#ifdef KVOF_PLANT_PIN_NOT_HONOURED
+	return p->node[at].lease > prefix_tick_of(p, now_ns);
+#endif
 	return p->node[at].pins > 0 || p->node[at].lease > prefix_tick_of(p, now_ns);
 }
 

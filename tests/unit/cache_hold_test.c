@@ -303,6 +303,32 @@ TEST(presence_that_a_load_shows_to_be_wrong_is_corrected)
 	fix_end();
 }
 
+static void array_down_run(void)
+{
+	sim_host_state_set(HOST_DOWN, -ECONNRESET);
+	call.done = true;
+}
+
+static void array_live_run(void)
+{
+	sim_host_state_set(HOST_LIVE, 0);
+	call.done = true;
+}
+
+TEST(what_an_array_has_that_is_away_is_not_known_to_be_there)
+{
+	begin(true, true);
+	for (uint32_t n = 0; n < DRAM_BLOCKS + 4; n++)
+		expect_int(save(n), KVOF_OK);
+	expect_int(known(0, DRAM_BLOCKS + 4), DRAM_BLOCKS + 4);
+	call_run(array_down_run);
+	expect(known(0, DRAM_BLOCKS + 4) <= DRAM_BLOCKS);
+	call_run(array_live_run);
+	expect_int(known(0, DRAM_BLOCKS + 4), DRAM_BLOCKS + 4);
+	expect_int(stat_of().presence_wrong, 0);
+	fix_end();
+}
+
 TEST(what_dram_has_is_known_though_the_tree_has_forgotten_it)
 {
 	begin(true, false);
