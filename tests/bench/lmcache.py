@@ -14,6 +14,7 @@ together, a GB of objects.
 
 arms: kvof          kvof serve on loopback, a mem drive
       kvof-files    kvof serve on loopback, two files, O_DIRECT
+      kvof-tiers    the first with libkvof's DRAM before it, stores written behind (at most 512 MiB wait)
       kvof-dram     libkvof's DRAM alone, in LMCache's process
       fs_native     LMCache's files, use_odirect, four workers
       redis         LMCache's resp, Redis on loopback, no persistence
@@ -121,6 +122,14 @@ class KvofFiles(Kvof):
         return [a for i in range(2) for a in ("--drive", f"{self.folder}/d{i},{each}")]
 
 
+class KvofTiers(Kvof):
+    name = "kvof-tiers"
+    again = False
+
+    def where(self):
+        return {"target": self.target, "dram": f"{self.o.room >> 20}MiB", "behind": "512MiB"}
+
+
 class KvofDram(Kvof):
     name = "kvof-dram"
     again = False
@@ -191,7 +200,7 @@ class Mooncake(Arm):
         super().stop()
 
 
-ARMS = {a.name: a for a in (Kvof, KvofFiles, KvofDram, FsNative, Redis, Mooncake)}
+ARMS = {a.name: a for a in (Kvof, KvofFiles, KvofTiers, KvofDram, FsNative, Redis, Mooncake)}
 
 
 def bench(arm: Arm, in_flight: int):
