@@ -1103,15 +1103,15 @@ static int index_settle(struct opening *o)
 	for (uint32_t e = index_next(ix, 0); e != INDEX_NONE; e = index_next(ix, e + 1)) {
 		struct index_place p = index_place(ix, e);
 		struct drive *d = &st->drive[p.drive];
+		struct segment *seg = &d->segment[segment_of_block(d, p.block)];
 		struct kv_key key;
 
 		if ((p.flags & INDEX_TOMBSTONE) != 0) {
 			index_remove(ix, e);
 			continue;
 		}
-		d->segment[segment_of_block(d, p.block)].live_count++;
-		d->segment[segment_of_block(d, p.block)].live_blocks +=
-			fmt_record_blocks(p.value_bytes);
+		seg->live_count++;
+		seg->live_blocks += fmt_record_blocks(p.value_bytes);
 		st->value_bytes += stripe_value_bytes(&p);
 		index_key(ix, e, &key);
 		st->part_entries += key.len == FMT_KEY_PART;
