@@ -146,7 +146,6 @@ static bool item_waits(const struct behind_item *item)
 static void item_check(struct behind *b, struct behind_item *item)
 {
 	uint32_t *at = bucket_of(b, &item->id), index = (uint32_t)(item - b->item);
-	struct kvof_id id = item->id;
 
 	if (item_waits(item) || item->writers > 0)
 		return;
@@ -161,7 +160,6 @@ static void item_check(struct behind *b, struct behind_item *item)
 	b->bytes -= item->bytes;
 	b->count--;
 	dram_unpin(b->opts.dram, item->slot);
-	b->opts.events->over(b->opts.arg, &id);
 	flush_check(b);
 	stop_check(b);
 }
@@ -235,11 +233,15 @@ static void writer_free(struct behind_writer *w)
 {
 	struct behind_item *item = w->item;
 	struct behind *b = w->lane->behind;
+	struct kvof_id id = item->id;
+	bool last;
 
-	w->item = NULL;
 	must(item->writers > 0);
-	item->writers--;
+	last = --item->writers == 0;
+	w->item = NULL;
 	item_check(b, item);
+	if (last)
+		b->opts.events->landed(b->opts.arg, &id);
 }
 
 static void write_done(struct tier_op *op)

@@ -36,11 +36,11 @@ struct behind;
 
 struct behind_events {
 	/* A tier answered for a block; reason KVOF_CANCELED: dropped before it was asked. Not
-	 * inside behind_push(), but inside behind_forget(). */
+	 * inside behind_push(). */
 	void (*written)(void *arg, const struct kvof_id *id, enum kvof_tier tier,
 			enum kvof_reason reason);
-	/* Nothing of this block waits or flies any more. */
-	void (*over)(void *arg, const struct kvof_id *id);
+	/* No tier is asked to store this block now: behind_flies() is false. */
+	void (*landed)(void *arg, const struct kvof_id *id);
 };
 
 struct behind_opts {
@@ -82,7 +82,7 @@ int behind_open(struct loop *loop, const struct behind_opts *opts, struct behind
  * pieces, or DRAM does not have it.
  */
 bool behind_push(struct behind *b, const struct kvof_id *id, unsigned tiers, bool spare);
-/* A tier is being asked to store it: deletes of it wait for over(). */
+/* A tier is being asked to store it: deletes of it wait for landed(). */
 bool behind_flies(const struct behind *b, const struct kvof_id *id);
 /* What waits of it and does not fly is dropped (not counted). */
 void behind_forget(struct behind *b, const struct kvof_id *id);

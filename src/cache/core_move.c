@@ -185,7 +185,7 @@ static void behind_written(void *arg, const struct kvof_id *id, enum kvof_tier t
 		core_changed(core, id, tier, true);
 }
 
-static void behind_over(void *arg, const struct kvof_id *id)
+static void behind_landed(void *arg, const struct kvof_id *id)
 {
 	struct core *core = arg;
 
@@ -195,7 +195,7 @@ static void behind_over(void *arg, const struct kvof_id *id)
 
 static const struct behind_events move_behind_events = {
 	.written = behind_written,
-	.over = behind_over,
+	.landed = behind_landed,
 };
 
 /* --- up, and use ------------------------------------------------------------------------------ */
