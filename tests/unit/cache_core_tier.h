@@ -136,7 +136,7 @@ static void sim_tier_due(struct loop_timer *timer)
 static void sim_tier_start(struct tier *t, struct tier_op *op)
 {
 	struct sim_tier_flight *f = sim_tier.flight;
-	uint64_t now = loop_now_ns(*sim_tier.loop), at = now + sim_tier.latency_ns;
+	uint64_t now = loop_now_ns(*sim_tier.loop), at;
 	enum kvof_reason reason = KVOF_OK;
 	enum sim_tier_hook hook = SIM_TIER_PASS;
 
@@ -150,6 +150,7 @@ static void sim_tier_start(struct tier *t, struct tier_op *op)
 	}
 	if (sim_tier.hook != NULL)
 		hook = sim_tier.hook(op, &reason);
+	at = now + sim_tier.latency_ns;
 	*f = (struct sim_tier_flight){.op = op, .decided = hook == SIM_TIER_ANSWER,
 				      .reason = reason};
 	if (++sim_tier.flying > sim_tier.flying_max)

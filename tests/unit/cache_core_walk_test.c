@@ -257,6 +257,43 @@ TEST(s17_a_fast_load_is_not_held_by_a_slow_one_of_the_same_batch)
 	fix_end();
 }
 
+/* Each load takes a tenth of a second longer than the one before. */
+static enum sim_tier_hook hook_slower(struct tier_op *op, enum kvof_reason *reason)
+{
+	sim_tier.latency_ns += 100 * NS_PER_MS;
+	return SIM_TIER_PASS;
+}
+
+TEST(s9_a_tier_that_becomes_slow_gives_the_prefix_that_came_by_the_deadline)
+{
+	struct iovec iov[8];
+	struct kvof_block b[8];
+	struct kvof_result r[8];
+	uint64_t batch, begin_ns;
+
+	begin(0);
+	for (uint32_t i = 0; i < 8; i++) {
+		b[i] = fix_block(i, &iov[i], data + i, 1000);
+		expect_int(fix_one(KVOF_SAVE, i, data + i, 1000).reason, KVOF_OK);
+	}
+	sim_tier.hook = hook_slower;
+	sim_tier.latency_ns = 0;
+	for (uint32_t i = 0; i < 8; i++)
+		iov[i].iov_base = back + i * 1000;
+	begin_ns = sim_now_ns();
+	batch = fix_submit(KVOF_LOAD, b, 8, 450 * NS_PER_MS);
+	fix_wait();
+	expect(sim_now_ns() < begin_ns + 451 * NS_PER_MS);
+	for (uint32_t i = 0; i < 8; i++) {
+		r[i] = fix_result_of(batch, i, 0);
+		expect_int(r[i].reason, i < 4 ? KVOF_OK : KVOF_LATE);
+		if (i < 4)
+			expect_mem(iov[i].iov_base, data + i, 1000);
+	}
+	expect_int(prefix_leading(r, 8), 4);
+	fix_end();
+}
+
 /* --- moving up -------------------------------------------------------------------------------- */
 
 /* Blocks that only the array has. */
@@ -368,6 +405,22 @@ TEST(a_scan_promotes_nothing_once_dram_is_full)
 	/* what is asked for again is worth it */
 	expect_int(load(159, 4000).tier, KVOF_TIER_REMOTE);
 	expect_int(load(159, 4000).tier, KVOF_TIER_DRAM);
+	fix_end();
+}
+
+/* A working set a little larger than DRAM, asked for from its first block to its last, again and
+ * again: what was used longest ago is what comes next. */
+TEST(s7_a_cyclic_scan_slightly_over_capacity_still_hits)
+{
+	put_on_array(0, 18, 4000);
+	begin_over(64 * KiB, 0, NULL);
+	for (unsigned round = 0; round < 20; round++)
+		for (uint32_t i = 0; i < 18; i++)
+			expect_int(load(i, 4000).reason, KVOF_OK);
+	seen();
+	expect_int(stat.hits[KVOF_TIER_DRAM] + stat.hits[KVOF_TIER_FLASH] +
+		   stat.hits[KVOF_TIER_REMOTE], 360);
+	expect(stat.hits[KVOF_TIER_DRAM] > 90);
 	fix_end();
 }
 
