@@ -15,7 +15,8 @@
 #define BLOCK_TOKENS 512u
 
 struct wanted {
-	const char *policy, *touch, *html, *second, *speed;
+	const char *policy, *touch, *html, *second, *speed, *flash;
+	struct replay_real real;
 	uint64_t tier_bytes[REPLAY_TIERS], rate[REPLAY_TIERS], latency_ns[REPLAY_TIERS];
 	uint64_t block_bytes, token_bytes;
 	unsigned capacity, block_tokens, prefill, engines, requests, seed;
@@ -35,6 +36,10 @@ static const char replay_more[] =
 	"loaded than computed.\n"
 	"  kvof replay trace.jsonl --bytes-per-token 128KiB --dram 64GiB --flash 2TiB \\\n"
 	"      --remote 14TiB --prefill-tokens-per-s 20000 --html replay.html\n\n"
+	"With --target, or --flash with a path, the tiers are real ones, and every block that is\n"
+	"loaded is compared with what was saved. They keep what they hold; --seed makes it new.\n"
+	"  kvof replay mixed --requests 500 --block-bytes 1MiB --dram 256MiB \\\n"
+	"      --flash /tmp/flash,size=4GiB --target tcp://127.0.0.1:4420\n\n"
 	"Hits are the blocks of a request up to the first one that is missing. The conventions,\n"
 	"and what the model leaves out, are in docs/replay.md; the policies in docs/policies.md.\n";
 
@@ -95,10 +100,36 @@ static int second_check(const char *text, struct replay_opts *o)
 	return -1;
 }
 
+static bool real_wanted(const struct wanted *w)
+{
+	return w->real.target != NULL || w->real.flash != NULL;
+}
+
+/* Real tiers: what the model is told does not hold for them. -1 or an exit code. */
+static int real_check(const struct wanted *w, struct replay_opts *o)
+{
+	o->paced = w->speed != NULL;
+	if (w->tier_bytes[REPLAY_REMOTE] > 0 || w->tier_bytes[REPLAY_FLASH] > 0) {
+		cmd_error("replay", "--%s SIZE is of a model; the other tiers given are real",
+			  w->tier_bytes[REPLAY_REMOTE] > 0 ? "remote" : "flash");
+		return CMD_USAGE;
+	}
+	if (w->engines > 0) {
+		cmd_error("replay", "--engines is of a model; requests of a real run follow "
+			  "one another");
+		return CMD_USAGE;
+	}
+	if (o->block_bytes <= REPLAY_REAL_BLOCK_BYTES_MAX)
+		return -1;
+	cmd_error("replay", "blocks of %llu bytes; a real run takes up to 64 MiB: give a smaller "
+		  "--block-bytes", (unsigned long long)o->block_bytes);
+	return CMD_USAGE;
+}
+
 /* Options that make no sense together, or without another. -1 or an exit code. */
 static int tiers_check(const struct wanted *w, struct replay_opts *o)
 {
-	bool tiered = false;
+	bool tiered = real_wanted(w);
 
 	for (unsigned i = 0; i < REPLAY_TIERS; i++) {
 		o->tier_bytes[i] = w->tier_bytes[i];
@@ -129,6 +160,8 @@ static int tiers_check(const struct wanted *w, struct replay_opts *o)
 		cmd_error("replay", "tiers in bytes need --bytes-per-token, or --block-bytes");
 		return CMD_USAGE;
 	}
+	if (real_wanted(w))
+		return real_check(w, o);
 	for (unsigned i = 0; tiered && i < REPLAY_TIERS; i++) {
 		if (o->tier_bytes[i] == 0 || o->tier_bytes[i] >= o->block_bytes)
 			continue;
@@ -223,7 +256,13 @@ static int replay(const char *name, const struct wanted *w, const struct replay_
 	struct trace trace = {0};
 	int rc = trace_take(name, w, &trace);
 
-	if (rc < 0 && replay_run(&trace, o, &result) != 0) {
+	if (rc < 0 && real_wanted(w)) {
+		struct replay_real real = w->real;
+
+		real.name = name;
+		rc = replay_real_run(&trace, o, &real, &result);
+		rc = rc == 0 ? -1 : rc;
+	} else if (rc < 0 && replay_run(&trace, o, &result) != 0) {
 		cmd_error("replay", "no memory for a replay of %u blocks", trace.unique_blocks);
 		rc = CMD_FAILED;
 	}
@@ -250,8 +289,10 @@ int cmd_replay(int argc, char **argv)
 			"use a request's blocks from the first (default) or the last"},
 		{"block-tokens", CMD_COUNT, &w.block_tokens, "N", "tokens of a block; 512"},
 		{"dram", CMD_BYTES, &w.tier_bytes[REPLAY_DRAM], "SIZE", "a tier of DRAM"},
-		{"flash", CMD_BYTES, &w.tier_bytes[REPLAY_FLASH], "SIZE", "a tier of local flash"},
+		{"flash", CMD_TEXT, &w.flash, "SIZE|PATH[,size=S]",
+			"a tier of local flash, or a real one"},
 		{"remote", CMD_BYTES, &w.tier_bytes[REPLAY_REMOTE], "SIZE", "the arrays"},
+		{"target", CMD_TEXT, &w.real.target, "TARGET", "a real array"},
 		{"bytes-per-token", CMD_BYTES, &w.token_bytes, "SIZE", "of KV"},
 		{"block-bytes", CMD_BYTES, &w.block_bytes, "SIZE", "of a block, instead"},
 		{"second-touch", CMD_TEXT, &w.second, "flash|remote|both",
@@ -287,6 +328,8 @@ int cmd_replay(int argc, char **argv)
 			  WORKLOAD_REQUESTS_MAX);
 		return CMD_USAGE;
 	}
+	if (w.flash != NULL && !cmd_bytes_parse(w.flash, true, &w.tier_bytes[REPLAY_FLASH]))
+		w.real.flash = w.flash;
 	rc = opts_check(&w, &o);
 	return rc >= 0 ? rc : replay(name, &w, &o);
 }

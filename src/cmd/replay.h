@@ -5,6 +5,7 @@
  *   replay.c        options, and what is read
  *   replay_tier.c   one tier: numbers of blocks behind a policy
  *   replay_run.c    a trace through one tier, or through a model of several
+ *   replay_real.c   a trace through a real cache
  *   replay_out.c    JSON and the table
  *   replay_html.c   the page with pictures
  *
@@ -73,13 +74,16 @@ struct replay_opts {
 	uint64_t prefill_tokens_per_s;     /* 0: no times are told */
 	uint32_t engines;                  /* 0: as many as are needed */
 	uint64_t speed_percent;            /* of the trace's time; 100: as it was */
+	bool paced;                        /* a real cache: requests wait for their time */
 };
 
 struct replay_tier_result {
+	bool present;
 	uint64_t capacity_blocks, hit_blocks, hit_tokens, used_blocks, evicted_blocks;
 	uint64_t read_bytes, written_bytes;
 	uint64_t promoted_blocks, refused_blocks;    /* taken from slower tiers, or not */
 	uint64_t touches;                            /* heads that nearer tiers served */
+	uint64_t device_bytes;                       /* read at a real device or over the wire */
 };
 
 struct replay_span {
@@ -93,10 +97,12 @@ struct replay_times {                      /* seconds to the first token */
 
 struct replay_result {
 	uint64_t requests, blocks, unique_blocks, hit_blocks, tokens, hit_tokens;
-	bool tiered;
+	bool tiered, real;
 	struct replay_tier_result tier[REPLAY_TIERS];
 	uint64_t saved_bytes;                        /* computed and offered to the tiers */
 	uint64_t skipped_blocks;                     /* held, and sooner computed than loaded */
+	uint64_t verified_blocks, wrong_blocks, unsaved_blocks;      /* of a real cache */
+	double seconds;                              /* that a real one took */
 	struct replay_span span[REPLAY_SPANS];
 	uint64_t span_ms;
 	bool timed;
@@ -107,6 +113,24 @@ struct replay_result {
 /* Return: 0; -ENOMEM; -EINVAL no such policy. replay_result_free() may follow in any case. */
 int replay_run(const struct trace *t, const struct replay_opts *o, struct replay_result *out);
 void replay_result_free(struct replay_result *r);
+
+struct replay_real {
+	const char *name;                  /* of the trace */
+	const char *target, *flash;        /* NULL: there is none */
+};
+
+#define REPLAY_REAL_BLOCK_BYTES_MAX (UINT64_C(64) << 20)
+
+/* Return: an exit code; a line was printed unless it is 0. */
+int replay_real_run(const struct trace *t, const struct replay_opts *o,
+		    const struct replay_real *real, struct replay_result *out);
+
+/* What both kinds of runs do: the empty result of a trace; the span of a request; with_s and
+ * without_s become percentiles. */
+void replay_result_begin(const struct trace *t, struct replay_result *out);
+struct replay_span *replay_span_at(const struct trace *t, struct replay_result *out,
+				   uint32_t index);
+void replay_times_end(struct replay_result *out);
 
 /* --- what is told ---------------------------------------------------------------------------- */
 

@@ -58,7 +58,7 @@ static void number_put(FILE *f, double value, bool of_bytes)
 static void picture_begin(FILE *f, const char *title, const char *what)
 {
 	fprintf(f, "<h2>%s</h2>\n<p>%s</p>\n<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\">\n"
-		"<title>%s</title>\n", title, what, LEFT + WIDE + 16, HIGH + 70, title);
+		"<title>%s</title>\n", title, what, LEFT + WIDE + 48, HIGH + 70, title);
 }
 
 /* A line across at part of the height, with its value. */
@@ -98,6 +98,14 @@ static uint64_t size_of(const struct trace *t, unsigned i)
 	return size < 1 ? 1 : (uint64_t)(size + 0.5);
 }
 
+/* Of all blocks those that come again, and a little more. */
+static double rate_top(const struct trace *t)
+{
+	double most = (double)(t->blocks - t->unique_blocks) / (double)(t->blocks + !t->blocks);
+
+	return most > 0.95 ? 1 : ceil(most * 10 + 0.5) / 10;
+}
+
 static int curve(FILE *f, const struct trace *t, const struct replay_opts *o, const char *policy,
 		 unsigned color)
 {
@@ -115,7 +123,8 @@ static int curve(FILE *f, const struct trace *t, const struct replay_opts *o, co
 		if (rc != 0)
 			return rc;
 		fprintf(f, "%.1f,%.1f ", LEFT + WIDE * i / (SIZES - 1),
-			10 + HIGH * (1 - (double)r.hit_blocks / (double)(t->blocks + !t->blocks)));
+			10 + HIGH * (1 - (double)r.hit_blocks /
+				     (double)(t->blocks + !t->blocks) / rate_top(t)));
 	}
 	fputs("\"/>\n", f);
 	return 0;
@@ -129,7 +138,7 @@ static int picture_rates(FILE *f, const struct trace *t, const struct replay_opt
 		      "Blocks that one tier of this size would have hit, by policy.");
 	for (unsigned i = 0; i <= 4; i++) {
 		grid_across(f, i / 4.0);
-		fprintf(f, "%u%%</text>\n", i * 25);
+		fprintf(f, "%.3g%%</text>\n", rate_top(t) * i * 25);
 	}
 	for (unsigned i = 0; i < SIZES; i += 3) {
 		double size = (double)size_of(t, i);
@@ -257,7 +266,7 @@ static void tiers_table(FILE *f, const struct replay_opts *o, const struct repla
 	for (unsigned i = 0; i < REPLAY_TIERS; i++) {
 		const struct replay_tier_result *t = &r->tier[i];
 
-		if (t->capacity_blocks == 0)
+		if (!t->present)
 			continue;
 		fprintf(f, "<tr><td>%s</td><td>", replay_tier_names[i]);
 		number_put(f, (double)o->tier_bytes[i], true);

@@ -23,7 +23,7 @@ static json_t *json_tier(const struct replay_opts *o, const struct replay_result
 {
 	const struct replay_tier_result *t = &r->tier[i];
 
-	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I}",
+	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:I}",
 		"name", replay_tier_names[i], "capacity_bytes", (json_int_t)o->tier_bytes[i],
 		"capacity_blocks", (json_int_t)t->capacity_blocks,
 		"used_blocks", (json_int_t)t->used_blocks,
@@ -34,7 +34,8 @@ static json_t *json_tier(const struct replay_opts *o, const struct replay_result
 		"read_bytes", (json_int_t)t->read_bytes,
 		"written_bytes", (json_int_t)t->written_bytes, "write_amplification",
 		r->saved_bytes > 0 ? (double)t->written_bytes / (double)r->saved_bytes : 0.0,
-		"touches", (json_int_t)t->touches);
+		"touches", (json_int_t)t->touches, "device_bytes",
+		(json_int_t)(r->real ? t->device_bytes : t->read_bytes));
 }
 
 static void json_tiers(json_t *object, const struct replay_opts *o, const struct replay_result *r)
@@ -42,11 +43,21 @@ static void json_tiers(json_t *object, const struct replay_opts *o, const struct
 	json_t *tiers = json_array();
 
 	for (unsigned i = 0; i < REPLAY_TIERS; i++)
-		if (r->tier[i].capacity_blocks > 0)
+		if (r->tier[i].present)
 			json_array_append_new(tiers, json_tier(o, r, i));
 	json_object_set_new(object, "tiers", tiers);
 	json_object_set_new(object, "block_bytes", json_integer((json_int_t)o->block_bytes));
 	json_object_set_new(object, "saved_bytes", json_integer((json_int_t)r->saved_bytes));
+	if (r->real) {
+		json_object_set_new(object, "real", json_true());
+		json_object_set_new(object, "verified_blocks",
+				    json_integer((json_int_t)r->verified_blocks));
+		json_object_set_new(object, "wrong_blocks",
+				    json_integer((json_int_t)r->wrong_blocks));
+		json_object_set_new(object, "unsaved_blocks",
+				    json_integer((json_int_t)r->unsaved_blocks));
+		json_object_set_new(object, "seconds", json_real(r->seconds));
+	}
 	if (!r->timed)
 		return;
 	json_object_set_new(object, "skipped_blocks", json_integer((json_int_t)r->skipped_blocks));
@@ -108,9 +119,12 @@ static void print_tiers(const struct replay_opts *o, const struct replay_result 
 	for (unsigned i = 0; i < REPLAY_TIERS; i++) {
 		const struct replay_tier_result *t = &r->tier[i];
 
-		if (t->capacity_blocks == 0)
+		if (!t->present)
 			continue;
-		bytes_text(o->tier_bytes[i], size);
+		if (o->tier_bytes[i] > 0)
+			bytes_text(o->tier_bytes[i], size);
+		else
+			snprintf(size, sizeof(size), "real");
 		bytes_text(t->read_bytes, read);
 		bytes_text(t->written_bytes, written);
 		printf("%-8s%12s%12llu%8.2f%%%12s%12s%9.2f%11llu%11llu\n", replay_tier_names[i],
@@ -150,5 +164,11 @@ int replay_print(const struct replay_opts *o, const struct replay_result *r, boo
 		       o->rev ? "last to first" : "first to last");
 	if (r->timed)
 		print_times(r);
+	if (r->real)
+		printf("\n%llu loaded blocks had the bytes that were saved, %llu others; "
+		       "%llu were not saved everywhere; %.1f s\n",
+		       (unsigned long long)(r->verified_blocks - r->wrong_blocks),
+		       (unsigned long long)r->wrong_blocks,
+		       (unsigned long long)r->unsaved_blocks, r->seconds);
 	return cmd_output_end("replay", CMD_DONE);
 }

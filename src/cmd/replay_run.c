@@ -44,11 +44,12 @@ static uint64_t hit_tokens(const struct replay_opts *o, const struct trace_reque
 	return bytes_min(hits * o->block_tokens, q->input_tokens);
 }
 
-static struct replay_span *span_at(const struct run *run, uint64_t time_ms)
+struct replay_span *replay_span_at(const struct trace *t, struct replay_result *out, uint32_t index)
 {
-	uint64_t at = (time_ms - run->trace->request[0].time_ms) / run->out->span_ms;
+	uint64_t begin_ms = t->request[0].time_ms, at_ms = t->request[index].time_ms;
+	uint64_t at = at_ms > begin_ms ? (at_ms - begin_ms) / out->span_ms : 0;
 
-	return &run->out->span[bytes_min(at, REPLAY_SPANS - 1)];
+	return &out->span[bytes_min(at, REPLAY_SPANS - 1)];
 }
 
 static uint32_t tier_hits(const struct replay_tier *t, const uint32_t *block, uint32_t count)
@@ -60,10 +61,10 @@ static uint32_t tier_hits(const struct replay_tier *t, const uint32_t *block, ui
 	return hits;
 }
 
-static void request_count(struct run *run, const struct trace_request *q, uint64_t now_ms,
-			  uint32_t hits)
+static void request_count(struct run *run, uint32_t index, uint32_t hits)
 {
-	struct replay_span *s = span_at(run, now_ms);
+	const struct trace_request *q = &run->trace->request[index];
+	struct replay_span *s = replay_span_at(run->trace, run->out, index);
 
 	run->out->hit_blocks += hits;
 	run->out->hit_tokens += hit_tokens(run->opts, q, hits);
@@ -75,7 +76,7 @@ static int run_single(struct run *run)
 {
 	const struct trace *t = run->trace;
 	struct replay_tier_result *r = &run->out->tier[REPLAY_DRAM];
-	uint64_t capacity = run->opts->capacity_blocks, now_ms = t->request[0].time_ms;
+	uint64_t capacity = run->opts->capacity_blocks;
 	int rc;
 
 	if (capacity == 0)
@@ -88,9 +89,7 @@ static int run_single(struct run *run)
 		const struct trace_request *q = &t->request[i];
 		const uint32_t *block = &t->block[q->first];
 
-		if (q->time_ms > now_ms)
-			now_ms = q->time_ms;
-		request_count(run, q, now_ms, tier_hits(&run->tier[0], block, q->count));
+		request_count(run, i, tier_hits(&run->tier[0], block, q->count));
 		replay_tier_use(&run->tier[0], block, q->count, run->opts->rev);
 	}
 	r->capacity_blocks = capacity;
@@ -298,7 +297,7 @@ static void request_tiered(struct run *run, uint32_t index, uint64_t now_ms, uin
 	const uint32_t *block = &run->trace->block[q->first];
 	uint64_t now_ns = ns_of((unsigned __int128)(now_ms - run->trace->request[0].time_ms) *
 				NS_PER_MS * 100 / run->opts->speed_percent);
-	struct replay_span *s = span_at(run, now_ms);
+	struct replay_span *s = replay_span_at(run->trace, run->out, index);
 	uint32_t hits = prefix_find(run, block, q->count), load = hits;
 	uint64_t first_ns = now_ns;
 
@@ -317,7 +316,7 @@ static void request_tiered(struct run *run, uint32_t index, uint64_t now_ms, uin
 		r->hit_blocks++;
 		r->hit_tokens += hit_tokens(run->opts, q, n + 1) - hit_tokens(run->opts, q, n);
 	}
-	request_count(run, q, now_ms, load);
+	request_count(run, index, load);
 	devices_load(run, load, now_ns, s);
 	prefix_use(run, block, load, now_ms);
 	prefix_promote(run, block, load, s);
@@ -344,6 +343,13 @@ static struct replay_times times_of(float *s, uint64_t count)
 	return t;
 }
 
+void replay_times_end(struct replay_result *out)
+{
+	out->timed = true;
+	out->with = times_of(out->with_s, out->requests);
+	out->without = times_of(out->without_s, out->requests);
+}
+
 static int tiers_open(struct run *run)
 {
 	const struct replay_opts *o = run->opts;
@@ -352,7 +358,7 @@ static int tiers_open(struct run *run)
 		uint64_t blocks = o->tier_bytes[i] / o->block_bytes;
 		int rc;
 
-		run->has[i] = blocks > 0;
+		run->has[i] = run->out->tier[i].present = blocks > 0;
 		run->out->tier[i].capacity_blocks = blocks;
 		if (!run->has[i])
 			continue;
@@ -408,27 +414,32 @@ static int run_tiered(struct run *run)
 		run->out->tier[i].used_blocks = policy_count(run->tier[i].policy);
 		run->out->tier[i].evicted_blocks = run->tier[i].evicted;
 	}
-	if (run->out->timed) {
-		run->out->with = times_of(run->out->with_s, t->requests);
-		run->out->without = times_of(run->out->without_s, t->requests);
-	}
+	if (run->out->timed)
+		replay_times_end(run->out);
 	return 0;
+}
+
+void replay_result_begin(const struct trace *t, struct replay_result *out)
+{
+	uint64_t last_ms = 0;
+
+	*out = (struct replay_result){.requests = t->requests, .blocks = t->blocks,
+		.unique_blocks = t->unique_blocks, .tokens = t->tokens, .span_ms = 1};
+	for (uint32_t i = 0; i < t->requests; i++)
+		if (t->request[i].time_ms > last_ms)
+			last_ms = t->request[i].time_ms;
+	if (t->requests > 0)
+		out->span_ms = (last_ms - t->request[0].time_ms) / REPLAY_SPANS + 1;
 }
 
 int replay_run(const struct trace *t, const struct replay_opts *o, struct replay_result *out)
 {
 	struct run run = {.trace = t, .opts = o, .out = out};
-	uint64_t last_ms = 0;
 	int rc;
 
-	*out = (struct replay_result){.requests = t->requests, .blocks = t->blocks,
-		.unique_blocks = t->unique_blocks, .tokens = t->tokens};
+	replay_result_begin(t, out);
 	if (t->requests == 0)
 		return 0;
-	for (uint32_t i = 0; i < t->requests; i++)
-		if (t->request[i].time_ms > last_ms)
-			last_ms = t->request[i].time_ms;
-	out->span_ms = (last_ms - t->request[0].time_ms) / REPLAY_SPANS + 1;
 	for (unsigned i = 0; i < REPLAY_TIERS; i++)
 		out->tiered = out->tiered || o->tier_bytes[i] > 0;
 	rc = out->tiered ? run_tiered(&run) : run_single(&run);

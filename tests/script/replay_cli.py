@@ -15,6 +15,7 @@ import sys
 import tempfile
 
 from cases import case, each, run_all
+from nvmetcp import Array
 
 SMALL = pathlib.Path(__file__).resolve().parents[1] / 'data' / 'trace-small.jsonl'
 LINE = {'timestamp': 1, 'input_length': 600, 'output_length': 5, 'hash_ids': [1, 2]}
@@ -121,6 +122,39 @@ def run(b):
         assert tier['used_blocks'] <= tier['capacity_blocks']
     for name in ('p50', 'p90', 'p99', 'mean'):
         assert told['ttft_s'][name] <= told['ttft_without_s'][name]
+
+
+@case('real tiers hit what comes again, with the right bytes, and keep it for the next run')
+def run(b):
+    array = Array(b.kvof)
+    try:
+        words = ['mixed', '--requests', 120, '--block-bytes', '16KiB', '--dram', '4MiB', '--flash',
+                 os.path.join(b.dir, 'flash') + ',size=128MiB', '--target',
+                 f'tcp://127.0.0.1:{array.port}', '--prefill-tokens-per-s', 20000]
+        first = b.json(*words)
+        assert first['real'] and first['wrong_blocks'] == first['unsaved_blocks'] == 0, first
+        assert first['hit_blocks'] == first['blocks'] - first['unique_blocks'] > 1000, first
+        again = b.json(*words)
+        assert again['hit_blocks'] == again['blocks'] and again['wrong_blocks'] == 0, again
+        for told in first, again:
+            assert told['verified_blocks'] == told['hit_blocks']
+            assert sum(t['hit_tokens'] for t in told['tiers']) == told['hit_tokens']
+            assert [t['name'] for t in told['tiers']] == ['dram', 'flash', 'remote']
+        assert b.json(*words, '--seed', 9)['hit_blocks'] < again['hit_blocks']
+    finally:
+        array.stop()
+
+
+@case('an array that is away is a cache that misses, and a wrong flash file is refused')
+def run(b):
+    told = b.json('multi-turn', '--requests', 30, '--block-bytes', '16KiB', '--dram', '64MiB',
+                  '--flash', os.path.join(b.dir, 'other') + ',size=128MiB')
+    assert told['hit_blocks'] == told['blocks'] - told['unique_blocks']
+    path = b.file('foreign', 'not ours ' * 100000)
+    b.refused(2, [path], 'multi-turn', '--requests', 3, '--block-bytes', '16KiB', '--flash', path)
+    assert pathlib.Path(path).read_text().startswith('not ours not ours')
+    b.refused(2, ['--remote SIZE is of a model'], 'mixed', '--block-bytes', '16KiB', '--flash',
+              path, '--remote', '1GiB')
 
 
 class Page(html.parser.HTMLParser):
