@@ -85,9 +85,6 @@ static inline bool node_over(const struct prefix *p, uint32_t at, uint64_t now_n
 {
 	uint8_t flags = p->node[at].flags;
 
-#ifdef KVOF_PLANT_TTL_SERVED
-	return false;
-#endif
 	return (flags & PREFIX_OVER) != 0 ||
 	       ((flags & PREFIX_TTL) != 0 && p->rest[at].over.at_ns <= now_ns);
 }

@@ -6,7 +6,8 @@
  *   match [blocks=1000000] [ids=128] [rounds=2000] [tokens=256]
  *
  * Sequences of `ids` blocks are asked for in random order, and their nodes lie apart, so that
- * nothing of them is in the processor's caches but by chance. Prints one JSON object; times in microseconds.
+ * nothing of them is in the processor's caches but by chance. Prints one JSON object; times in
+ * microseconds.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -79,6 +79,8 @@ PLANTS = {
     'part_id_of_its_number': (
         'tests/unit/store_set_test',
         'what_a_removed_namespace_held_is_not_seen_by_the_next_in_its_place'),
+    'hung_drive_takes_all': (
+        'tests/fault/store_corner_test', 'a_drive_that_hangs_leaves_buffers_to_the_others'),
     'late_write_forgotten': (
         'tests/unit/store_set_test',
         'what_a_hung_drive_still_writes_of_a_removed_namespace_hits_no_other'),
@@ -204,7 +206,7 @@ PLANTS = {
         'a_pinned_block_is_never_evicted_whether_it_was_there_or_came_later'),
     'ttl_served': (
         'tests/unit/cache_hold_test',
-        'a_block_whose_ttl_is_over_is_not_served_and_deleted_from_every_tier'),
+        'what_could_not_be_deleted_in_time_is_not_served_and_tried_again'),
     'presence_for_ever': (
         'tests/unit/cache_hold_test',
         'presence_is_learned_by_one_batch_of_questions_and_believed_until_it_is_old'),
@@ -300,7 +302,7 @@ def main():
     missed = 0
     try:
         if not (folder / 'build.ninja').exists():
-            run(tool('meson'), 'setup', str(folder), str(ROOT), '-Dbuildtype=debug')
+            run(tool('meson'), 'setup', str(folder), str(ROOT), '-Dbuildtype=debug', '-Dwerror=false')
         run(tool('ninja'), '-C', str(folder), *sorted({PLANTS[n][0] for n in names}))
         builder = Builder(folder)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

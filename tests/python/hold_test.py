@@ -121,6 +121,19 @@ class Restores(unittest.TestCase):
             self.assertEqual(trace["bytes"]["dram"], 10 * BYTES)
             self.assertEqual(r.end(), trace)
 
+    def test_layers_of_different_size_are_told_in_their_order(self):
+        with dram(dram_bytes=1 << 20, layers=[100, 3000, 1, 899]) as c:
+            keys, values = self.saved(c, 5)
+            k, v = bytearray(1500), bytearray(2500)      # K and V apart, across layers
+            rooms = [[k, v]] + [bytearray(BYTES) for _ in keys[1:]]
+            with c.restore(keys, rooms, load_all=True) as r:
+                seen = []
+                while not any(e.request for e in seen):
+                    seen += c.drain(1.0)
+            self.assertEqual([(e.index, e.bytes) for e in seen if e.layer],
+                             [(n, 5) for n in range(4)])
+            self.assertEqual([bytes(k + v)] + [bytes(b) for b in rooms[1:]], values)
+
     def test_a_hole_ends_the_usable_prefix(self):
         with dram(dram_bytes=1 << 20) as c:
             keys, values = self.saved(c, 6)
