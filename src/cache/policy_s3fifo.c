@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `s3fifo`: queues without an order of use in them. What is new enters `small`, a tenth of the
- * room; what was used more than once by the time it gets to its front moves to `main`, the rest
- * goes. Main's front goes unless it was used since its last turn, up to three turns of credit. What
- * comes back while its key is still remembered enters main at once. It takes no notice of prefixes.
+ * `s3fifo` [S3FIFO]: queues without an order of use in them. What is new enters `small`, a tenth
+ * of the room; what was used more than once by the time it gets to its front moves to `main`, the
+ * rest goes. Main's front goes unless it was used since its last turn, up to three turns of
+ * credit. What comes back while its key is still remembered enters main at once. It takes no
+ * notice of prefixes.
  *
  * self is not used; slot.uses is the credit, 0 to 3; the note of a key that is gone is the number
  * of keys gone before it.

@@ -15,6 +15,9 @@
  * the victim; among lists worth about the same it is the block that was unused longest, so that
  * with nothing learned the policy is an lru, and it departs from that only as far as counts say.
  *
+ * Hits for room and time is the measure of [LHD]; the kinds, the way to the counts and what follows
+ * from prefixes are ours.
+ *
  *   worth(kind, age) = max over spans of  P(used again within it) / E(room and time held in it)
  *
  * Counts are of a sample of all keys, held or not (struct worth_seen): what is learned does not

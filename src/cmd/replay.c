@@ -226,7 +226,8 @@ static int read_failed(const char *name, uint64_t line, const struct trace_bad *
 
 static int trace_take(const char *name, const struct wanted *w, struct trace *t)
 {
-	const struct workload_opts o = {w->seed, w->requests, w->block_tokens};
+	const struct workload_opts o = {w->seed,
+		w->requests > 0 ? w->requests : WORKLOAD_REQUESTS, w->block_tokens};
 	struct trace_bad bad = {NULL, ""};
 	uint64_t line = 0;
 	FILE *from;
@@ -244,7 +245,7 @@ static int trace_take(const char *name, const struct wanted *w, struct trace *t)
 			  "%s: %s", name, strerror(errno), near);
 		return CMD_FAILED;
 	}
-	rc = trace_read(t, from, &line, &bad);
+	rc = trace_read(t, from, w->requests, &line, &bad);
 	if (from != stdin)
 		fclose(from);
 	return rc == 0 ? -1 : read_failed(name, line, &bad, rc);
@@ -278,35 +279,42 @@ static int replay(const char *name, const struct wanted *w, const struct replay_
 int cmd_replay(int argc, char **argv)
 {
 	struct wanted w = {
-		.block_tokens = BLOCK_TOKENS, .requests = WORKLOAD_REQUESTS, .seed = 1,
+		.block_tokens = BLOCK_TOKENS, .seed = 1,
 		.rate = {UINT64_C(20000000000), UINT64_C(6000000000), UINT64_C(3000000000)},
 		.latency_ns = {0, 100000, 300000},
 	};
 	const struct cmd_opt opts[] = {
 		{"policy", CMD_TEXT, &w.policy, "NAME", "worth (default), lru, s3fifo"},
-		{"capacity-blocks", CMD_COUNT, &w.capacity, "N", "room of the only tier; no limit"},
+		{"capacity-blocks", CMD_COUNT, &w.capacity, "N",
+			"room of the only tier; without it, for all"},
 		{"touch", CMD_TEXT, &w.touch, "fwd|rev",
 			"use a request's blocks from the first (default) or the last"},
 		{"block-tokens", CMD_COUNT, &w.block_tokens, "N", "tokens of a block; 512"},
 		{"dram", CMD_BYTES, &w.tier_bytes[REPLAY_DRAM], "SIZE", "a tier of DRAM"},
-		{"flash", CMD_TEXT, &w.flash, "SIZE|PATH[,size=S]",
-			"a tier of local flash, or a real one"},
+		{"flash", CMD_TEXT, &w.flash, "SIZE|PATH",
+			"a tier of local flash; PATH[,size=S]: a real one"},
 		{"remote", CMD_BYTES, &w.tier_bytes[REPLAY_REMOTE], "SIZE", "the arrays"},
 		{"target", CMD_TEXT, &w.real.target, "TARGET", "a real array"},
-		{"bytes-per-token", CMD_BYTES, &w.token_bytes, "SIZE", "of KV"},
+		{"bytes-per-token", CMD_BYTES, &w.token_bytes, "SIZE",
+			"of KV; needed for tiers in bytes"},
 		{"block-bytes", CMD_BYTES, &w.block_bytes, "SIZE", "of a block, instead"},
-		{"second-touch", CMD_TEXT, &w.second, "flash|remote|both",
-			"takes a block when it is saved again"},
+		{"second-touch", CMD_TEXT, &w.second, "TIER",
+			"flash, remote or both take a block when it is saved again"},
 		{"prefill-tokens-per-s", CMD_COUNT, &w.prefill, "N", "of one engine"},
-		{"engines", CMD_COUNT, &w.engines, "N", "as many as are needed"},
+		{"engines", CMD_COUNT, &w.engines, "N",
+			"prompts wait for one of them; as many as are needed"},
 		{"dram-rate", CMD_BYTES, &w.rate[REPLAY_DRAM], "SIZE", "bytes a second; 20GB"},
-		{"flash-rate", CMD_BYTES, &w.rate[REPLAY_FLASH], "SIZE", "6GB"},
-		{"remote-rate", CMD_BYTES, &w.rate[REPLAY_REMOTE], "SIZE", "3GB"},
-		{"flash-latency", CMD_TIME, &w.latency_ns[REPLAY_FLASH], "TIME", "100us"},
-		{"remote-latency", CMD_TIME, &w.latency_ns[REPLAY_REMOTE], "TIME", "300us"},
+		{"flash-rate", CMD_BYTES, &w.rate[REPLAY_FLASH], "SIZE", "the same of flash; 6GB"},
+		{"remote-rate", CMD_BYTES, &w.rate[REPLAY_REMOTE], "SIZE",
+			"and of the arrays; 3GB"},
+		{"flash-latency", CMD_TIME, &w.latency_ns[REPLAY_FLASH], "TIME",
+			"of a load from flash; 100us"},
+		{"remote-latency", CMD_TIME, &w.latency_ns[REPLAY_REMOTE], "TIME",
+			"and from the arrays; 300us"},
 		{"speed", CMD_TEXT, &w.speed, "X", "so many times as fast as in the trace; 1"},
 		{"seed", CMD_COUNT, &w.seed, "N", "of a made workload; 1"},
-		{"requests", CMD_COUNT, &w.requests, "N", "of a made workload; 4000"},
+		{"requests", CMD_COUNT, &w.requests, "N",
+			"of a made workload (4000), or only the first of a file"},
 		{"html", CMD_TEXT, &w.html, "FILE", "write a page with pictures"},
 		{"json", CMD_FLAG, &w.json, NULL, "print JSON"},
 		{.name = NULL},

@@ -270,7 +270,8 @@ static ssize_t line_read(FILE *from, char **text, size_t *room)
 	return (ssize_t)bytes;
 }
 
-int trace_read(struct trace *t, FILE *from, uint64_t *line, struct trace_bad *bad)
+int trace_read(struct trace *t, FILE *from, uint32_t requests, uint64_t *line,
+	       struct trace_bad *bad)
 {
 	char *text = NULL;
 	size_t room = 0;
@@ -278,7 +279,8 @@ int trace_read(struct trace *t, FILE *from, uint64_t *line, struct trace_bad *ba
 	int rc = 0;
 
 	*line = 0;
-	while (rc == 0 && (bytes = line_read(from, &text, &room)) != 0) {
+	while (rc == 0 && (requests == 0 || t->requests < requests) &&
+	       (bytes = line_read(from, &text, &room)) != 0) {
 		++*line;
 		rc = bytes < 0 ? (int)bytes : trace_add_line(t, text, (size_t)bytes, bad);
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A block trace: requests in the order they came, each with the blocks of its prompt. Read from
- * text in Mooncake's format, one JSON object a line:
+ * text in Mooncake's format [MOONCAKE], one JSON object a line:
  *
  *   {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 2353]}
  *
@@ -62,8 +62,9 @@ int trace_add_block(struct trace *t, uint64_t id);
  * Return: 0; -EINVAL with bad filled and the trace as it was; -ENOMEM; -E2BIG. */
 int trace_add_line(struct trace *t, const char *line, size_t bytes, struct trace_bad *bad);
 
-/* All lines of a file; *line is the number of the one that was wrong, from 1.
- * Return: as trace_add_line(); -EIO. */
-int trace_read(struct trace *t, FILE *from, uint64_t *line, struct trace_bad *bad);
+/* All lines of a file, or until there are so many requests (0: all); *line is the number of the one
+ * that was wrong, from 1. Return: as trace_add_line(); -EIO. */
+int trace_read(struct trace *t, FILE *from, uint32_t requests, uint64_t *line,
+	       struct trace_bad *bad);
 
 #endif

@@ -23,7 +23,7 @@ static bool trace_open(const char *path, struct trace *t)
 	*t = (struct trace){0};
 	if (f == NULL)
 		return false;
-	rc = trace_read(t, f, &line, &bad);
+	rc = trace_read(t, f, 0, &line, &bad);
 	fclose(f);
 	if (rc != 0)
 		printf("# %s:%llu: %s %s\n", path, (unsigned long long)line,

@@ -135,10 +135,15 @@ TEST(reading_a_file_tells_the_line_that_is_wrong)
 	struct trace_bad bad;
 	uint64_t line;
 
-	expect_int(trace_read(&t, f, &line, &bad), -EINVAL);
+	expect_int(trace_read(&t, f, 0, &line, &bad), -EINVAL);
 	expect_int(line, 3);
 	expect_str(bad.field, "output_length");
 	expect_int(t.requests, 1);
+	trace_free(&t);
+	rewind(f);
+	expect_int(trace_read(&t, f, 1, &line, &bad), 0);       /* what is behind is not read */
+	expect_int(t.requests, 1);
+	expect_int(line, 1);
 	trace_free(&t);
 	fclose(f);
 }
@@ -154,7 +159,7 @@ TEST(a_line_without_an_end_is_refused_within_its_limit)
 
 	expect(text != NULL);
 	f = file_of(text, bytes);
-	expect_int(trace_read(&t, f, &line, &bad), -EINVAL);
+	expect_int(trace_read(&t, f, 0, &line, &bad), -EINVAL);
 	expect_int(line, 1);
 	expect(strstr(bad.why, "is longer than") == bad.why);
 	free(text);
