@@ -127,6 +127,8 @@ static bool whole_allowed(const struct rslot *s)
 
 static void tier_leave(struct rslot *s)
 {
+	if (list_linked(&s->link))         /* nothing more of it is allowed */
+		list_remove(&s->link);
 	unstage(s, s->staged_bytes);
 	s->req->open_bytes[s->tier] -= s->open_bytes;
 	s->open_bytes = 0;
@@ -154,8 +156,6 @@ static bool tier_next(struct rslot *s)
 	req->open_bytes[number] += s->open_bytes;
 	s->begin_ns = request_now(req);
 	s->expect_ns = plan_expect_ns(req, number, s->op.bytes, &s->queue_ns);
-	if (list_linked(&s->link))
-		list_remove(&s->link);
 	if (number != KVOF_TIER_DRAM) {
 		s->op.allow = 1;
 		stage(s, part_bytes(s, 0));

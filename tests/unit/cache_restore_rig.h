@@ -731,7 +731,7 @@ static bool rig_free(void *arg)
 	return q->free_now;
 }
 
-static void rig_wait(struct rig_request *q)
+static inline void rig_wait(struct rig_request *q)
 {
 	expect(sim_run_until(rig_over, q, 100000 * NS_PER_S));
 	expect(sim_run_until(rig_free, q, NS_PER_S));
