@@ -65,6 +65,11 @@ void depth_open(struct drive *d)
 	unsigned n = 0;
 
 	d->read_depth = STORE_READS_MAX;
+	d->reading_blocks_max = UINT32_MAX;
+#ifndef KVOF_PLANT_HUNG_DRIVE_TAKES_ALL
+	if (d->st->drive_count > 1)
+		d->reading_blocks_max = d->st->pool->block_count / 2;
+#endif
 	d->rate.bytes_per_s = d->st->opts.drive_read_bytes_per_s;
 	if (d->disk != NULL)
 		slow_begin(&d->slow, d->shared_rate != NULL ? d->shared_rate : &d->rate,

@@ -600,7 +600,7 @@ static void drive_check(const struct drive *d)
 	     d->evict_state == EVICT_DISCARD);
 	must(d->carry_busy == 0 || d->evict_state == EVICT_CARRY);
 	must(d->carry_reads <= d->carry_io && d->carry_used <= d->st->carry_bytes);
-	must(list_empty(&d->get_wait) || d->reading_busy >= d->read_depth);
+	must(list_empty(&d->get_wait) || drive_reads_full(d));
 	for (unsigned i = 0; i < STORE_LOGS; i++) {
 		const struct seg_log *log = &d->log[i];
 

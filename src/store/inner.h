@@ -281,6 +281,7 @@ struct drive {
 	struct slow slow;
 	struct slow_rate rate, *shared_rate; /* ours, where the drive brings none */
 	unsigned reading_busy, read_depth;   /* depth: most of them; depth.h */
+	uint32_t reading_blocks, reading_blocks_max;         /* of their buffers */
 	/* segments with loans; and of those the erased ones, which can't be used before the end */
 	uint32_t segments_lent, segments_held;
 
@@ -418,6 +419,13 @@ static inline struct op_state *op_state(struct store_op *op)
 static inline bool store_index_has_room(const struct store *st)
 {
 	return index_count(st->index) + st->puts_placed < index_keys_max(st->index);
+}
+
+/* What a drive reads into is not back before it has answered; should it never, then beside other
+ * drives no more than half of the pool (and one value) is lost to it. */
+static inline bool drive_reads_full(const struct drive *d)
+{
+	return d->reading_busy >= d->read_depth || d->reading_blocks >= d->reading_blocks_max;
 }
 
 static inline bool drive_ends(const struct drive *d)

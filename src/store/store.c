@@ -441,7 +441,7 @@ static void reading_submit(struct reading *r)
 /* Gets of the drive that wait for a slot. */
 static void get_next(struct drive *d)
 {
-	while (!list_empty(&d->get_wait) && d->reading_busy < d->read_depth) {
+	while (!list_empty(&d->get_wait) && !drive_reads_full(d)) {
 		struct list_link *link = list_pop_front(&d->get_wait);
 		struct store_op *op = container_of(link, struct store_op, link);
 		struct reading *r = container_of(list_pop_front(&d->reading_free), struct reading,
@@ -454,6 +454,7 @@ static void get_next(struct drive *d)
 		r->attempts = 0;
 		store_buf_hold(r->buf);
 		d->reading_busy++;
+		d->reading_blocks += buf_blocks(r->buf);
 		reading_submit(r);
 	}
 }
@@ -599,6 +600,8 @@ static void reading_free(struct reading *r)
 
 	must(seg->reader_count > 0);
 	seg->reader_count--;
+	must(d->reading_blocks >= buf_blocks(r->buf));
+	d->reading_blocks -= buf_blocks(r->buf);
 	store_buf_drop(r->buf);
 	r->op = NULL;
 	r->buf = NULL;

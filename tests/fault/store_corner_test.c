@@ -545,3 +545,48 @@ TEST(a_store_whose_mounts_are_nearly_used_up_serves_until_they_are)
 	expect_int(rc, -EPROTO);
 	rig_end(&g);
 }
+
+static void got_or_not(struct store_op *op, int res)
+{
+	struct rig_op *r = container_of(op, struct rig_op, op);
+
+	rig_op_done(op, res);
+	r->buf = op->buf;
+}
+
+/* Reads that a drive never answers keep their buffers: not all that there are. */
+TEST(a_drive_that_hangs_leaves_buffers_to_the_others)
+{
+	struct rig_op *op = calloc(200, sizeof(*op));
+	unsigned good = 0, all = 0;
+	struct rig g;
+
+	rig_begin(&g, 33, 2, 128 * MiB);
+	expect_int(rig_open(&g), 0);
+	for (uint32_t i = 0; i < 200; i++)
+		expect_int(rig_put(&g, i, 1, 500000), 0);
+	sim_disk_mode("drive0", SIM_DISK_HANGS);
+	for (unsigned round = 0; round < 3; round++) {
+		memset(op, 0, 200 * sizeof(*op));
+		good = all = 0;
+		for (uint32_t i = 0; i < 200; i++) {
+			op[i].op = (struct store_op){.key = rig_key(i), .want_bytes = UINT32_MAX,
+				.done = got_or_not};
+			all += index_place(g.st->index, entry_of(&g, i)).drive == 1;
+			store_get(g.st, &op[i].op);
+		}
+		for (uint32_t i = 0; i < 200; i++) {
+			expect(rig_wait(&op[i].done));
+			good += op[i].res == 0;
+			if (op[i].res == 0)
+				store_buf_give(g.st, &op[i].buf);
+		}
+		if (rig_stat(&g).drives_failed > 0)
+			break;
+		expect_int(good, all);
+	}
+	expect(all > 50);
+	free(op);
+	sim_disk_mode("drive0", SIM_DISK_WELL);
+	rig_end(&g);
+}
