@@ -3,7 +3,7 @@
 """kvof beside fs_native, Redis and Mooncake Store under LMCache's own bench (`lmcache bench l2`), in one run.
 
 lmcache.py [BUILD] [--set SIZE_MIB] [--keys N] [--in-flight 1,4,16] [--rounds N] [--arms a,b,...]
-           [--folder DIR] [--json FILE]
+           [--folder DIR] [--tcp NAME] [--json FILE]
 
 Objects of 4 MiB, verification on. N times, for each number in flight, all arms in turn; a run starts its
 store anew and moves --set MiB (at least; whole rounds) into it and out of it. Stores that keep values in
@@ -269,6 +269,9 @@ def table(rows: list) -> None:
               f"| {r['cpu_s_per_gb']:.2f} |")
 
 
+TCP = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+
+
 def options(argv):
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("build", nargs="?", default=TOP / "build", type=Path)
@@ -278,6 +281,7 @@ def options(argv):
     p.add_argument("--rounds", type=int, default=3, help="runs of each arm (3)")
     p.add_argument("--arms", default=",".join(ARMS), help=f"of {', '.join(ARMS)}")
     p.add_argument("--folder", default=None, help="where files lie (the build folder)")
+    p.add_argument("--tcp", help="congestion control of all arms during the run (root; the system's)")
     p.add_argument("--json", type=Path, help="everything, as JSON")
     o = p.parse_args(argv)
     o.build = o.build.resolve()
@@ -296,14 +300,20 @@ def main(argv) -> int:
     o = options(argv)
     folder = Path(tempfile.mkdtemp(prefix="bench-lmcache-", dir=o.folder or TOP / "build"))
     results, names = {}, o.arms.split(",")
+    before = TCP.read_text().strip()
+    if o.tcp:
+        TCP.write_text(o.tcp)
     print(f"load at the start {os.getloadavg()[0]:.2f} of {os.cpu_count()} cores; {o.set >> 20} MiB a "
-          f"run, batches of {o.keys} objects of 4 MiB, room {o.room >> 20} MiB", flush=True)
+          f"run, batches of {o.keys} objects of 4 MiB, room {o.room >> 20} MiB, congestion control "
+          f"{o.tcp or before}", flush=True)
     try:
         for number in range(o.rounds):
             for in_flight in o.in_flight:
                 for name in names:
                     run(ARMS[name], in_flight, number, results, o, folder)
     finally:
+        if o.tcp:
+            TCP.write_text(before)
         shutil.rmtree(folder, ignore_errors=True)
     rows = [row_make(arm, n, op, runs, o) for (arm, n), runs in results.items()
             for op in ("store", "lookup", "load")]
@@ -317,6 +327,7 @@ def main(argv) -> int:
                                               for n in o.in_flight) + " |")
     if o.json:
         o.json.write_text(json.dumps({"set_bytes": o.set, "object_bytes": OBJECT, "keys": o.keys,
+                                      "congestion_control": o.tcp or before,
                                       "rows": rows}, indent=1))
     return 0
 
