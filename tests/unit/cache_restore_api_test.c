@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 
 #include "base/must.h"
 #include "base/prng.h"
@@ -249,4 +250,113 @@ TEST(who_waits_for_a_step_is_answered_when_another_thread_ends_the_request)
 		pthread_join(thread, NULL);
 		kvof_cache_close(&cache);
 	}
+}
+
+/* --- with drives below ------------------------------------------------------------------------ */
+
+static char folder[] = "/var/tmp/kvof-restore-XXXXXX";
+static char drive[256], fresh[300];
+
+static void begin_flash(const char *path, uint64_t dram_bytes)
+{
+	const char *paths[1] = {path};
+	struct kvof_cache_opts opts = {
+		.struct_bytes = sizeof(opts),
+		.model_id = "m",
+		.block_tokens = 4,
+		.dram_bytes = dram_bytes,
+		.layer_count = LAYERS,
+		.flash = paths,
+		.flash_count = 1,
+		.part_bytes = 16384,
+	};
+	int32_t tokens[BLOCKS * 4];
+	char why[256];
+
+	for (uint32_t i = 0; i < BLOCKS * 4; i++)
+		tokens[i] = (int32_t)i;
+	if (kvof_cache_open(&opts, why, &cache) != 0)
+		fail_msg("%s", why);
+	expect_int(kvof_cache_ids(cache, tokens, BLOCKS * 4, NULL, ids), 0);
+}
+
+/* Saved by a cache that is closed again: what follows finds it on the drive only. */
+static void flash_fill(void)
+{
+	struct kvof_result r[BLOCKS];
+	struct prng p = prng_of(7);
+
+	expect(mkdtemp(folder) != NULL);
+	snprintf(drive, sizeof(drive), "%s/drive", folder);
+	snprintf(fresh, sizeof(fresh), "%s,size=256MiB", drive);
+	begin_flash(fresh, 0);
+	prng_fill(&p, data, sizeof(data));
+	blocks_over(data);
+	expect_int(kvof_cache_wait(cache, KVOF_SAVE, block, BLOCKS, 0, r), 0);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		expect_int(r[i].reason, KVOF_OK);
+	kvof_cache_close(&cache);
+	memset(back, 0, sizeof(back));
+	blocks_over(back);
+}
+
+static void flash_remove(void)
+{
+	remove(drive);
+	remove(folder);
+	strcpy(folder, "/var/tmp/kvof-restore-XXXXXX");
+}
+
+static uint64_t stat_prefetched(void)
+{
+	struct kvof_cache_stat stat;
+
+	expect_int(kvof_cache_stat(cache, &stat), 0);
+	return stat.prefetched;
+}
+
+TEST(S18_what_a_hint_brought_is_counted_apart_from_what_was_there)
+{
+	struct kvof_restore_trace trace = {.struct_bytes = sizeof(trace)};
+	struct kvof_cache_stat stat;
+	uint64_t request, hint;
+
+	flash_fill();
+	begin_flash(drive, 64 * MiB);
+	expect_int(kvof_cache_prefetch(cache, ids, 20, 0, &hint), 0);
+	while (stat_prefetched() < 20)
+		sched_yield();
+	expect_int(kvof_restore_begin(cache, block, BLOCKS, NULL, &request), 0);
+	while ((drain_one().flags & KVOF_RESULT_REQUEST) == 0)
+		;
+	expect_int(kvof_restore_end(cache, request, &trace), 0);
+	expect_int(trace.usable, BLOCKS);
+	expect_mem(back, data, sizeof(data));
+	expect_int(trace.block_count[KVOF_TIER_DRAM], 20);
+	expect_int(trace.block_count[KVOF_TIER_FLASH], BLOCKS - 20);
+	expect_int(kvof_cache_stat(cache, &stat), 0);
+	expect_int(stat.prefetched, 20);
+	expect_int(stat.prefetched_hits, 20);
+	expect_int(stat.hits[KVOF_TIER_DRAM], 20);
+	expect_int(stat.hits[KVOF_TIER_FLASH], BLOCKS - 20);
+	expect_int(stat.misses, 0);
+	kvof_cache_close(&cache);
+	flash_remove();
+}
+
+TEST(a_cache_closes_in_the_middle_of_restores_and_hints_over_drives)
+{
+	flash_fill();
+	for (int i = 0; i < 20; i++) {
+		uint64_t request;
+
+		begin_flash(drive, 64 * MiB);
+		expect_int(kvof_cache_prefetch(cache, ids, BLOCKS, 0, &request), 0);
+		if (i % 2 == 0)
+			expect_int(kvof_restore_begin(cache, block, BLOCKS, NULL, &request), 0);
+		if (i % 4 == 0)
+			expect_int(kvof_restore_end(cache, request, NULL), 0);
+		kvof_cache_close(&cache);
+	}
+	flash_remove();
 }
