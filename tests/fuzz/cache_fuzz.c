@@ -39,6 +39,25 @@ static void list(const uint8_t *data, size_t size)
 	must(domains_compare(ours(), out, bytes, why) == DOMAINS_SAME);
 }
 
+/* Whoever looks at a list gets whole entries, text that ends, and an end. */
+static void look(const uint8_t *data, size_t size)
+{
+	struct domains_entry entry;
+	char text[64], field[16];
+	size_t at = 0, before = 0;
+
+	while (domains_next(data, size, &at, &entry)) {
+		must(at > before && at <= size);
+		must(entry.at + entry.bytes == data + at);
+		domains_text(&entry, text, sizeof(text));
+		must(memchr(text, '\0', sizeof(text)) != NULL);
+		if (domains_field(&entry, "model_id", field, sizeof(field)))
+			must(memchr(field, '\0', sizeof(field)) != NULL);
+		must(domains_entry_tag(&entry) != 0);
+		before = at;
+	}
+}
+
 /* The identity that the footer claims is the one asked for; its sum is made right at times. */
 static void footer(const uint8_t *data, size_t size, bool sum_right)
 {
@@ -74,9 +93,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	if (size == 0)
 		return 0;
-	if (data[0] % 3 == 0)
+	if (data[0] % 3 == 0) {
 		list(data + 1, size - 1);
-	else
+		look(data + 1, size - 1);
+	} else {
 		footer(data + 1, size - 1, data[0] % 3 == 1);
+	}
 	return 0;
 }

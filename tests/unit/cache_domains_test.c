@@ -146,3 +146,36 @@ TEST(a_broken_list_is_bad_or_different_but_harmless)
 	identity_free(&a);
 	identity_free(&b);
 }
+
+TEST(each_entry_of_a_list_is_seen_with_the_tag_that_its_values_carry)
+{
+	struct identity *a = made("f16", "kv", "0"), *b = made("q8_0", "kv", "1");
+	struct identity *shard = made("f16", "kv", "7");
+	uint8_t one[DOMAINS_BYTES_MAX], list[DOMAINS_BYTES_MAX];
+	struct domains_entry entry;
+	size_t bytes = domains_add(a, NULL, 0, one), at = 0;
+	char text[200];
+
+	bytes = domains_add(b, one, bytes, list);
+	expect(domains_next(list, bytes, &at, &entry));
+	expect_int(domains_entry_tag(&entry), domains_tag(a));
+	domains_text(&entry, text, sizeof(text));
+	expect_str(text, "block_tokens=256, kv_dtype=f16, layout=kv, model_id=m");
+	domains_text(&entry, text, 20);
+	expect_str(text, "block_tokens=256, k");
+	expect(domains_field(&entry, "model_id", text, sizeof(text)));
+	expect_str(text, "m");
+	expect(!domains_field(&entry, "model_id", text, 1));
+	expect(!domains_field(&entry, "tenant_salt", text, sizeof(text)));
+	expect(domains_next(list, bytes, &at, &entry));
+	expect_int(domains_entry_tag(&entry), domains_tag(b));
+	expect(!domains_next(list, bytes, &at, &entry));
+	/* ranks of one model are one domain to whoever looks */
+	expect_int(domains_tag(shard), domains_tag(a));
+	expect(domains_tag(a) != domains_tag(b) && domains_tag(a) != 0);
+	at = 0;
+	expect(!domains_next(list, 3, &at, &entry));
+	identity_free(&a);
+	identity_free(&b);
+	identity_free(&shard);
+}
