@@ -178,7 +178,8 @@ struct kvof_result {
  * Blocks up to deadline_ns. Not strict and out of reach: opens, answers misses, and uses the array
  * once it is there.
  * Return: 0; -EINVAL a wrong option, or strict and the domain differs; -ETIMEDOUT, -ECONNRESET,
- * -EPROTO, -EIO strict and the array can't be used; -ENOMEM.
+ * -EPROTO, -EIO strict and an array can't be used; of flash -EBUSY another process has the drives,
+ * -ENOENT, -EPROTO something else lies there, -ENOSPC, -EIO; -ENOMEM.
  */
 int kvof_cache_open(const struct kvof_cache_opts *opts, char why[256], struct kvof_cache **out);
 
