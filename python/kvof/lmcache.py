@@ -124,6 +124,14 @@ def params_read(given: Dict[str, Any]) -> Dict[str, Any]:
     return out
 
 
+# What to do, by a word of what libkvof says.
+HINTS = {
+    "differs": "; adapter_params: model and model_id say what the bytes are, \"strict\": false opens "
+               "all the same, and finds nothing of the others",
+    "part_bytes": "; give adapter_params \"part\" that size",
+}
+
+
 def cache_open(p: Dict[str, Any]) -> Cache:
     """The cache, or an error that says what to do."""
     model = {"engine": "lmcache", "object": "1", **{str(k): str(v) for k, v in p["model"].items()}}
@@ -132,8 +140,7 @@ def cache_open(p: Dict[str, Any]) -> Cache:
                      dram_bytes=int(p["dram"]), deadline_s=p["load"], behind_bytes=int(p["behind"]),
                      **{name: p[name] for name in PASSED})
     except Refused as e:
-        hint = ("; adapter_params: model and model_id say what the bytes are, \"strict\": false "
-                "opens all the same, and finds nothing of the others" if "differs" in str(e) else "")
+        hint = next((text for word, text in HINTS.items() if word in str(e)), "")
         raise Refused(e.errno, f"kvof: {e.strerror}{hint}") from e
     except OSError as e:
         raise type(e)(e.errno, f"kvof: cannot begin: {e.strerror}; start the array (kvof serve), or "

@@ -7,14 +7,16 @@ import logging
 import os
 import random
 import select
+import signal
 import threading
 import time
+import types
 import unittest
 import weakref
 from pathlib import Path
 
-from kvof import Refused
-from kvof.lmcache import PARAMS, Connector
+from kvof import Refused, _kvof
+from kvof.lmcache import PARAMS, Connector, Piece, Task
 
 from array_serve import Array, quiet
 
@@ -232,6 +234,31 @@ class Memory(unittest.TestCase):
         self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
 
+class Pieces(unittest.TestCase):
+    """What a result of libkvof does to a batch, without libkvof."""
+
+    def result(self, index, reason="ok", busy=False, released=False, size=10):
+        return types.SimpleNamespace(index=index, ok=reason == "ok" and not released, reason=reason,
+                                     busy=busy, released=released, bytes=size)
+
+    def test_a_batch_is_not_over_while_a_buffer_of_it_is_busy(self):
+        task = Task(7, _kvof.LOAD, 3)
+        task.sizes = [10, 10, 10]
+        piece = Piece(task, 1, 0, [b"a", b"b"], None)
+        self.assertFalse(piece.take(self.result(0, "late", busy=True)))
+        self.assertFalse(piece.take(self.result(1)))
+        self.assertTrue(piece.take(self.result(0, "released", released=True)))
+        self.assertEqual(task.answer(), (7, True, "late (1)", [False, False, True]))
+
+    def test_a_release_may_come_before_the_last_result(self):
+        task = Task(7, _kvof.SAVE, 2)
+        piece = Piece(task, 0, 0, [b"a", b"b"], None)
+        self.assertFalse(piece.take(self.result(0, "late", busy=True)))
+        self.assertFalse(piece.take(self.result(0, "released", released=True)))
+        self.assertTrue(piece.take(self.result(1)))
+        self.assertEqual(task.answer(), (7, False, "late (1)", [False, True]))
+
+
 class Options(unittest.TestCase):
     def test_an_unknown_option_is_refused_and_the_nearest_is_named(self):
         for name, near in (("targt", "'target'"), ("dram_bytes", "'dram'"), ("xyzzy", "known are")):
@@ -302,6 +329,18 @@ class Arrays(unittest.TestCase):
         finish(c, c.submit_batch_set(keys(3), [b"x" * (4 << 20)] * 3))
         self.assertEqual(len(self.array.names()) - before, 3)
 
+    def test_an_array_of_smaller_values_is_told_with_what_to_do(self):
+        small = Array(drives=1, options=("--value-bytes-max", "1MiB"))
+        self.addCleanup(small.stop)
+        with self.assertRaises(Refused) as e:
+            self.connector(target=small.target)
+        self.assertIn('"part"', str(e.exception))
+        c = self.connector(target=small.target, part="1MiB")
+        value, room = os.urandom(4 << 20), bytearray(4 << 20)
+        finish(c, c.submit_batch_set(keys(1), [value]))
+        finish(c, c.submit_batch_get(keys(1), [room]))
+        self.assertTrue(room == value)
+
     def test_another_model_is_refused_and_the_field_is_named(self):
         c = self.connector(model={"kv_dtype": "bfloat16"})
         finish(c, c.submit_batch_set(keys(1), [b"x" * 100]))
@@ -337,6 +376,24 @@ class Arrays(unittest.TestCase):
         d = self.connector()                # as long as another load of the same takes
         again = [bytearray(1 << 20) for _ in values]
         self.assertEqual(finish(d, d.submit_batch_get(keys(64), again))[2], [True] * 64)
+        self.assertEqual([bytes(r) for r in rooms], seen)
+
+    def test_an_array_that_hangs_costs_the_deadline_and_the_buffers_are_free_then(self):
+        c = self.connector(load="400ms", lookup="400ms")
+        finish(c, c.submit_batch_set(keys(4), [bytes([i]) * (1 << 20) for i in range(4)]))
+        rooms = [bytearray(1 << 20) for _ in range(4)]
+        self.array.process.send_signal(signal.SIGSTOP)
+        try:
+            got, there = finish(c, c.submit_batch_get(keys(4), rooms), c.submit_batch_exists(keys(4)))
+        finally:
+            self.array.process.send_signal(signal.SIGCONT)
+        self.assertEqual((got[1:], there[2]), (("late (4)", [False] * 4), [False] * 4))
+        seen = [bytes(r) for r in rooms]
+        self.assertEqual(c._flying, {})
+        end = time.monotonic() + 20
+        again = [bytearray(1 << 20) for _ in range(4)]
+        while finish(c, c.submit_batch_get(keys(4), again))[2] != [True] * 4:
+            self.assertLess(time.monotonic(), end)
         self.assertEqual([bytes(r) for r in rooms], seen)
 
     def test_an_array_lost_is_misses_and_it_is_used_again_when_back(self):
