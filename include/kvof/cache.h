@@ -212,9 +212,11 @@ int kvof_cache_id_of(const struct kvof_cache *cache, const void *hash, size_t by
  * kvof_cache_match() - how many leading blocks are present whole
  * @deadline_ns: from now; 0: default. What is not answered by then counts as absent
  *
- * Asks DRAM, then sends all questions about the rest at once. Blocks found in DRAM stay there for
- * lease_ns, so that a load after it is a hit; what only the array has may go meanwhile (another
- * host's delete, eviction), and the load then says so. Not ordered after saves in flight.
+ * Answered from memory as far as what is where is known and not older than presence_ns; all
+ * questions about the rest go to flash and arrays at once. Blocks found in DRAM stay there for
+ * lease_ns, so that a load after it is a hit; what only an array has may have gone meanwhile
+ * (another host's delete, eviction): the load then says so, and the next match knows. Not ordered
+ * after saves in flight.
  * Return: 0 and *n_match; -EINVAL; -EBUSY; -ESHUTDOWN.
  */
 int kvof_cache_match(struct kvof_cache *cache, const struct kvof_id *ids, uint32_t n_ids,

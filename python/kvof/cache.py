@@ -144,7 +144,10 @@ class Cache(_kvof.Cache):
         return self._keys(_int32(tokens), parent)
 
     def match(self, keys: Sequence[bytes], deadline_s: Optional[float] = None) -> int:
-        """How many leading blocks are present whole. Those in DRAM stay there for ``lease_s``."""
+        """How many leading blocks are present whole. Those in DRAM stay there for ``lease_s``.
+
+        From memory where what is known is not older than ``presence_s``; the rest is asked at once.
+        """
         return self._match(keys, _ns(deadline_s))
 
     def match_groups(self, groups: Sequence[Tuple[Sequence[bytes], int]],
