@@ -9,7 +9,7 @@
  *   exists  as load        delete  all
  *
  * A tier that has a block damaged, or under another identity, or is away, is passed over: the next
- * one may have it whole. What each said is counted.
+ * one may have it whole. What each said is counted. Flash that hardly answers is asked last.
  *
  * An operation waits while an earlier one on the same identity is unfinished, unless both only
  * look. Questions of match wait for nobody.
@@ -320,6 +320,33 @@ enum kvof_tier core_tier_next(const struct core *core, enum kvof_tier after)
 	return tier;
 }
 
+/* Flash answers nothing, or so slowly that a load would hardly be in time, and an array is there:
+ * it is asked first. Now and then a load asks flash all the same, to learn when that is over. */
+static bool flash_is_slow(struct core *core, const struct cache_op *op)
+{
+	const struct tier *flash = core->tier[KVOF_TIER_FLASH];
+	const struct tier *remote = core->tier[KVOF_TIER_REMOTE];
+	struct tier_speed speed;
+
+	if (flash == NULL || remote == NULL || flash->ops->speed == NULL ||
+	    remote->ops->speed == NULL)
+		return false;
+	flash->ops->speed(flash, &op->tier_op.id, &speed);
+	if (speed.latency_ns < op->batch->deadline_ns / 2)
+		return false;
+	remote->ops->speed(remote, &op->tier_op.id, &speed);
+	return speed.live && speed.latency_ns < op->batch->deadline_ns / 2 &&
+	       ++core->probes % CORE_PROBE_EVERY != 0;
+}
+
+static enum kvof_tier load_next(const struct core *core, const struct cache_op *op)
+{
+	if (!op->flash_last || op->tier == KVOF_TIER_NONE)
+		return core_tier_next(core, op->tier);
+	return op->tier == KVOF_TIER_DRAM ? KVOF_TIER_REMOTE :
+	       op->tier == KVOF_TIER_REMOTE ? KVOF_TIER_FLASH : KVOF_TIER_NONE;
+}
+
 /* Who has the operation in hand. */
 static struct tier *tier_of(const struct core *core, const struct cache_op *op)
 {
@@ -359,7 +386,7 @@ static enum kvof_tier goes_on(struct core *core, struct cache_op *op, enum kvof_
 	case KVOF_EXISTS_OP:
 		if ((passed_over & 1u << reason) == 0)
 			return KVOF_TIER_NONE;
-		return core_tier_next(core, op->tier);
+		return load_next(core, op);
 	case KVOF_SAVE:
 		if (op->tier == KVOF_TIER_DRAM && (reason == KVOF_OK || reason == KVOF_EXISTS) &&
 		    (op->batch->flags & (KVOF_WAIT_ALL | KVOF_SKIP_WRITE)) == 0 &&
@@ -524,6 +551,10 @@ static void op_run(struct core *core, struct cache_op *op)
 	}
 	if (ends_unasked(core, op, first))
 		return;
+	if (op->batch->kind == KVOF_LOAD && flash_is_slow(core, op)) {
+		op->flash_last = true;
+		first = first == KVOF_TIER_FLASH ? KVOF_TIER_REMOTE : first;
+	}
 	if (op->batch->kind == KVOF_DELETE) {
 		core_gone(core, &op->tier_op.id, true);
 		if (core->behind != NULL)

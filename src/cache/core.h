@@ -46,6 +46,7 @@ struct cache_op {
 	bool second;                       /* of a save: it was touched before */
 	bool keeping;                      /* loaded; DRAM takes its copy */
 	bool fresh;                        /* came into DRAM just now */
+	bool flash_last;                   /* flash is too slow: it is asked after the array */
 };
 
 struct cache_batch {

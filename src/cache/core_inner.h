@@ -18,6 +18,7 @@
 #define CORE_GONE 1024                     /* deleted lately */
 #define CORE_DEADLINE_NS (2 * NS_PER_S)
 #define CORE_LEASE_NS (5 * NS_PER_S)
+#define CORE_PROBE_EVERY 32                /* loads: does flash answer again? */
 #define CORE_GRACE_NS (250 * NS_PER_MS)    /* closing: what waits to be written may still be */
 
 struct core {
@@ -48,6 +49,7 @@ struct core {
 	/* operations */
 	struct list_link batches, ready, flushes;
 	uint64_t serial;                   /* of batches */
+	uint32_t probes;                   /* loads that found flash too slow */
 	struct list_link bucket[CORE_BUCKETS];
 	struct kvof_cache_stat stat;
 	void (*closed)(void *arg);

@@ -36,7 +36,7 @@ enum sim_tier_hook { SIM_TIER_PASS, SIM_TIER_ANSWER, SIM_TIER_HANG };
 struct sim_tier {
 	struct tier tier;
 	struct loop **loop;
-	uint64_t latency_ns;
+	uint64_t latency_ns, speed_ns;     /* speed_ns: what it says of its latency */
 	enum sim_tier_hook (*hook)(struct tier_op *op, enum kvof_reason *reason);
 	unsigned log_count, flying, flying_max;
 	struct { enum kvof_op kind; struct kvof_id id; } log[SIM_TIER_LOG];
@@ -182,11 +182,17 @@ static bool sim_tier_has(const struct tier *t, const struct kvof_id *id)
 	return sim_tier_find(id) != NULL;
 }
 
+static void sim_tier_speed(const struct tier *t, const struct kvof_id *id, struct tier_speed *out)
+{
+	*out = (struct tier_speed){.latency_ns = sim_tier.speed_ns, .live = true};
+}
+
 static const struct tier_ops sim_tier_ops = {
 	.name = "flash",
 	.has = sim_tier_has,
 	.start = sim_tier_start,
 	.cancel = sim_tier_cancel,
+	.speed = sim_tier_speed,
 };
 
 /* Forgets blocks and settings; the tier to give to the fixture. */

@@ -294,6 +294,32 @@ TEST(s9_a_tier_that_becomes_slow_gives_the_prefix_that_came_by_the_deadline)
 	fix_end();
 }
 
+TEST(a_flash_that_hardly_answers_is_asked_after_the_array)
+{
+	unsigned tiers[KVOF_TIER_COUNT] = {0};
+	struct kv_key key;
+
+	begin(0);
+	for (uint32_t i = 0; i < 64; i++)
+		expect_int(fix_one(KVOF_SAVE, i, data, 100).reason, KVOF_OK);
+	sim_tier.speed_ns = 1500 * NS_PER_MS;      /* of a deadline of 2 s */
+	for (uint32_t i = 0; i < 64; i++)
+		tiers[load(i, 100).tier]++;
+	expect_int(tiers[KVOF_TIER_REMOTE], 62);
+	expect_int(tiers[KVOF_TIER_FLASH], 2);     /* to learn how it is */
+	/* what the array does not have is looked for on flash after all */
+	key = fix_key(3, 0, 1);
+	sim_host_find(&key)->there = false;
+	expect_int(load(3, 100).tier, KVOF_TIER_FLASH);
+	sim_host_state_set(HOST_DOWN, -ECONNRESET);
+	fix_pass(NS_PER_S);
+	expect_int(load(4, 100).tier, KVOF_TIER_FLASH);
+	sim_host_state_set(HOST_LIVE, 0);
+	sim_tier.speed_ns = NS_PER_MS;
+	expect_int(load(5, 100).tier, KVOF_TIER_FLASH);
+	fix_end();
+}
+
 /* --- moving up -------------------------------------------------------------------------------- */
 
 /* Blocks that only the array has. */
