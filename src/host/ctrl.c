@@ -186,7 +186,7 @@ static void host_discovered(struct host_discover *d, int res)
 	if (count == 0) {
 		host_names_fill(&h->opts, self, id);
 		snprintf(text, sizeof(text), "%s port %u: no subsystem is offered; is this "
-			 "host on the array's list? It is %.120s", h->opts.addr.host,
+			 "host on the array's list? It is %.100s", h->opts.addr.host,
 			 h->opts.addr.port, self);
 	} else {
 		snprintf(text, sizeof(text), "%s port %u: Discovery lists %u subsystems; name one "

@@ -66,9 +66,14 @@ void depth_open(struct drive *d)
 
 	d->read_depth = STORE_READS_MAX;
 	d->reading_blocks_max = UINT32_MAX;
+	d->writing_bytes_max = UINT64_MAX;
 #ifndef KVOF_PLANT_HUNG_DRIVE_TAKES_ALL
-	if (d->st->drive_count > 1)
-		d->reading_blocks_max = d->st->pool->block_count / 2;
+	/* A buffer is not back before the drive has answered. Should it never, then a quarter of
+	 * the pool, at least, is left to the others. */
+	if (d->st->drive_count > 1) {
+		d->reading_blocks_max = d->st->pool->block_count * 3 / 8;
+		d->writing_bytes_max = (uint64_t)d->reading_blocks_max << FMT_BLOCK_SHIFT;
+	}
 #endif
 	d->rate.bytes_per_s = d->st->opts.drive_read_bytes_per_s;
 	if (d->disk != NULL)

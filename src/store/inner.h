@@ -269,6 +269,7 @@ struct drive {
 	struct list_link op_wait;            /* puts and deletes that wait for a place */
 	uint64_t queued_bytes;               /* of op_wait and of writes in flight */
 	uint64_t in_flight_bytes;            /* of writes */
+	uint64_t writing_bytes_max;          /* of them, then puts wait */
 	uint64_t placed_bytes;               /* given to this drive since the open */
 
 	struct append *append;               /* [STORE_WRITES_MAX] */
@@ -281,7 +282,8 @@ struct drive {
 	struct slow slow;
 	struct slow_rate rate, *shared_rate; /* ours, where the drive brings none */
 	unsigned reading_busy, read_depth;   /* depth: most of them; depth.h */
-	uint32_t reading_blocks, reading_blocks_max;         /* of their buffers */
+	/* of their buffers; and the most, since those of a drive that never answers stay taken */
+	uint32_t reading_blocks, reading_blocks_max;
 	/* segments with loans; and of those the erased ones, which can't be used before the end */
 	uint32_t segments_lent, segments_held;
 
@@ -421,8 +423,6 @@ static inline bool store_index_has_room(const struct store *st)
 	return index_count(st->index) + st->puts_placed < index_keys_max(st->index);
 }
 
-/* What a drive reads into is not back before it has answered; should it never, then beside other
- * drives no more than half of the pool (and one value) is lost to it. */
 static inline bool drive_reads_full(const struct drive *d)
 {
 	return d->reading_busy >= d->read_depth || d->reading_blocks >= d->reading_blocks_max;

@@ -361,7 +361,8 @@ int segment_place(struct drive *d, struct store_op *op)
 		st->index_pressure = true;           /* a put that fails, a delete or an eviction */
 		return -EAGAIN;
 	}
-	if (list_empty(&d->append_free))
+	if (list_empty(&d->append_free) ||
+	    (s->kind == OP_PUT && d->in_flight_bytes >= d->writing_bytes_max))
 		return -EAGAIN;
 	if (d->unflushed_bytes > 0 && d->unflushed_bytes + bytes > d->window_bytes) {
 		if (d->unflushed_bytes > d->in_flight_bytes)

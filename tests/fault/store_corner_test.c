@@ -590,3 +590,36 @@ TEST(a_drive_that_hangs_leaves_buffers_to_the_others)
 	sim_disk_mode("drive0", SIM_DISK_WELL);
 	rig_end(&g);
 }
+
+TEST(writes_that_a_drive_never_answers_leave_buffers_to_the_others)
+{
+	uint32_t key[15], count = 0;
+	struct rig_op op[15];
+	struct rig g;
+
+	rig_begin(&g, 34, 2, 8 * GiB);               /* much may be written and not flushed */
+	expect_int(rig_open(&g), 0);
+	for (uint32_t i = 0; count < ARRAY_COUNT(key); i++) {
+		expect_int(rig_put(&g, i, 1, 500000), 0);
+		if (index_place(g.st->index, entry_of(&g, i)).drive == 0)
+			key[count++] = i;            /* written again, it goes to the same drive */
+	}
+	sim_disk_mode("drive0", SIM_DISK_HANGS);
+	for (unsigned round = 0; round < 4; round++) {
+		uint32_t n = round == 0 ? 15 : 9;    /* what was lost is lost */
+
+		for (uint32_t i = 0; i < n; i++)
+			expect(rig_put_start(&g, &op[i], key[i], 2 + round, 500000,
+					     STORE_PUT_ANY));
+		for (uint32_t i = 0; i < n; i++) {
+			expect(rig_wait(&op[i].done));
+			expect_int(op[i].res, 0);
+			store_buf_give(g.st, &op[i].buf);
+		}
+	}
+	expect_int(rig_stat(&g).drives_failed, 1);
+	for (uint32_t i = 0; i < ARRAY_COUNT(key); i++)
+		expect_int(rig_get(&g, key[i], i < 9 ? 5 : 2, 500000), 0);
+	sim_disk_mode("drive0", SIM_DISK_WELL);
+	rig_end(&g);
+}
