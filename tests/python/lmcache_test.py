@@ -8,6 +8,7 @@ import os
 import random
 import select
 import signal
+import socket
 import threading
 import time
 import types
@@ -328,6 +329,20 @@ class Arrays(unittest.TestCase):
         before = len(self.array.names())
         finish(c, c.submit_batch_set(keys(3), [b"x" * (4 << 20)] * 3))
         self.assertEqual(len(self.array.names()) - before, 3)
+
+    def test_connections_over_loopback_are_not_paced(self):
+        c = self.connector()
+        finish(c, c.submit_batch_set(keys(1), [b"x"]))
+        port, seen = int(self.array.target.split(":")[2].split("/")[0]), []
+        for fd in os.listdir("/proc/self/fd"):
+            try:
+                with socket.socket(fileno=os.dup(int(fd))) as s:
+                    if s.family == socket.AF_INET and s.getpeername()[1] == port:
+                        seen.append(s.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+                                    .rstrip(b"\0"))
+            except OSError:
+                continue                    # no socket, or not connected
+        self.assertEqual(set(seen), {b"reno"})
 
     def test_an_array_of_smaller_values_is_told_with_what_to_do(self):
         small = Array(drives=1, options=("--value-bytes-max", "1MiB"))
