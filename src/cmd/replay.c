@@ -20,7 +20,7 @@ struct wanted {
 	uint64_t tier_bytes[REPLAY_TIERS], rate[REPLAY_TIERS], latency_ns[REPLAY_TIERS];
 	uint64_t block_bytes, token_bytes;
 	unsigned capacity, block_tokens, prefill, engines, requests, seed;
-	bool json;
+	bool json, in_earnest;
 };
 
 static const char replay_more[] =
@@ -36,8 +36,9 @@ static const char replay_more[] =
 	"loaded than computed.\n"
 	"  kvof replay trace.jsonl --bytes-per-token 128KiB --dram 64GiB --flash 2TiB \\\n"
 	"      --remote 14TiB --prefill-tokens-per-s 20000 --html replay.html\n\n"
-	"With --target, or --flash with a path, the tiers are real ones, and every block that is\n"
-	"loaded is compared with what was saved. They keep what they hold; --seed makes it new.\n"
+	"With --target, --flash with a path, or --real the tiers are real ones, and every block\n"
+	"that is loaded is compared with what was saved. They keep what they hold; --seed makes\n"
+	"it new.\n"
 	"  kvof replay mixed --requests 500 --block-bytes 1MiB --dram 256MiB \\\n"
 	"      --flash /tmp/flash,size=4GiB --target tcp://127.0.0.1:4420\n\n"
 	"Hits are the blocks of a request up to the first one that is missing. The conventions,\n"
@@ -102,7 +103,7 @@ static int second_check(const char *text, struct replay_opts *o)
 
 static bool real_wanted(const struct wanted *w)
 {
-	return w->real.target != NULL || w->real.flash != NULL;
+	return w->in_earnest || w->real.target != NULL || w->real.flash != NULL;
 }
 
 /* Real tiers: what the model is told does not hold for them. -1 or an exit code. */
@@ -112,6 +113,10 @@ static int real_check(const struct wanted *w, struct replay_opts *o)
 	if (w->tier_bytes[REPLAY_REMOTE] > 0 || w->tier_bytes[REPLAY_FLASH] > 0) {
 		cmd_error("replay", "--%s SIZE is of a model; the other tiers given are real",
 			  w->tier_bytes[REPLAY_REMOTE] > 0 ? "remote" : "flash");
+		return CMD_USAGE;
+	}
+	if (w->real.target == NULL && w->real.flash == NULL && w->tier_bytes[REPLAY_DRAM] == 0) {
+		cmd_error("replay", "--real needs a tier: --dram, --flash PATH, --target");
 		return CMD_USAGE;
 	}
 	if (w->engines > 0) {
@@ -311,6 +316,8 @@ int cmd_replay(int argc, char **argv)
 			"of a load from flash; 100us"},
 		{"remote-latency", CMD_TIME, &w.latency_ns[REPLAY_REMOTE], "TIME",
 			"and from the arrays; 300us"},
+		{"real", CMD_FLAG, &w.in_earnest, NULL,
+			"DRAM of this process alone, not a model of it"},
 		{"speed", CMD_TEXT, &w.speed, "X", "so many times as fast as in the trace; 1"},
 		{"seed", CMD_COUNT, &w.seed, "N", "of a made workload; 1"},
 		{"requests", CMD_COUNT, &w.requests, "N",

@@ -306,6 +306,10 @@ static int request_replay(struct real *r, uint32_t index)
 	}
 	took_ns = now_ns() - before_ns;
 	rc = request_load(r, block, n, &hits, s, &took_ns);
+	/* a lease of seconds would be one of many requests here */
+	for (uint32_t at = 0; at < q->count; at += KVOF_BLOCKS_MAX)
+		(void)kvof_cache_unlease(r->cache, r->id + at,
+					 (uint32_t)bytes_min(q->count - at, KVOF_BLOCKS_MAX));
 	if (rc == 0)
 		rc = request_save(r, block, hits, q->count);
 	tokens = bytes_min((uint64_t)hits * r->opts->block_tokens, q->input_tokens);

@@ -145,6 +145,40 @@ def run(b):
         array.stop()
 
 
+def lru_of_library(requests, capacity):
+    """What is found is used from its last block to its first; the rest is saved, last one first."""
+    order, hits = [], 0
+    for request in requests:
+        ids, found = request['hash_ids'], 0
+        while found < len(ids) and ids[found] in order:
+            found += 1
+        hits += found
+        for block in ids[:found][::-1] + ids[found:][::-1]:
+            if block in order:
+                order.remove(block)
+            elif len(order) == capacity:
+                order.pop(0)
+            order.append(block)
+    return hits
+
+
+@each("the library's DRAM with lru hits what a list hits", [20, 64, 200])
+def run(b, blocks):
+    requests = [json.loads(line) for line in SMALL.read_text().splitlines()]
+    told = b.json(SMALL, '--real', '--policy', 'lru', '--block-bytes', 4096, '--dram', 4096 * blocks)
+    assert told['hit_blocks'] == lru_of_library(requests, blocks), told
+    assert told['verified_blocks'] == told['hit_blocks'] and told['wrong_blocks'] == 0
+
+
+@case("the library's DRAM with the default hits about what the model of it says")
+def run(b):
+    words = ['mixed', '--requests', 400]
+    model = b.json(*words, '--capacity-blocks', 2000)['hit_blocks']
+    told = b.json(*words, '--real', '--block-bytes', 4096, '--dram', 4096 * 2000)
+    print(f"# {told['hit_blocks']} of {told['blocks']} blocks, {model} by the model")
+    assert told['wrong_blocks'] == 0 and 0.9 * model < told['hit_blocks'] < 1.1 * model
+
+
 @case('an array that is away is a cache that misses, and a wrong flash file is refused')
 def run(b):
     told = b.json('multi-turn', '--requests', 30, '--block-bytes', '16KiB', '--dram', '64MiB',
@@ -221,7 +255,8 @@ def run(b):
             (['--speed', '0'], ['--speed 0: not a factor']),
             (['--speed', 'fast'], ['--speed fast: not a factor']),
             (['--capacity-block', 5], ['did you mean --capacity-blocks']),
-            (['--flash-rate', '0', *TIERS], ['--flash-rate 0'])):
+            (['--flash-rate', '0', *TIERS], ['--flash-rate 0']),
+            (['--real', '--block-bytes', '4KiB'], ['--real needs a tier'])):
         b.refused(2, said, '/nonexistent', *words)
 
 
