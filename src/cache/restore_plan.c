@@ -18,6 +18,7 @@
 #define PLAN_DRAM_BYTES_PER_S (4 * GiB)    /* until it has measured itself */
 #define PLAN_DRAM_LATENCY_NS 50000
 #define PLAN_FAST_BYTES_PER_S (1024 * GiB)
+#define PLAN_DEVICES 8                     /* tries to find one of a tier that is not lost */
 #define PLAN_SCAN_BLOCKS 2048              /* looked up in one turn */
 #define PLAN_PROBE_SHARE 50                /* of the time to compute all, and of the deadline */
 #define PLAN_PROBE_SHARE_PREFIX 25         /* the engine could not begin much sooner */
@@ -44,10 +45,20 @@ static struct tier *tier_at(const struct restore *r, unsigned number)
 	return r->opts.ops->tier(r->opts.arg, number);
 }
 
+/* Of a tier of several devices: one that is there. A lost one is not all of them. */
+static void speed_ask(const struct tier *t, struct tier_speed *out)
+{
+	for (uint8_t i = 0; i < PLAN_DEVICES; i++) {
+		struct kvof_id id = {{(uint8_t)(i * 37), i, (uint8_t)(i * 101)}};
+
+		t->ops->speed(t, &id, out);
+		if (out->live)
+			return;
+	}
+}
+
 void plan_speeds(struct restore *r)
 {
-	static const struct kvof_id any;
-
 	for (unsigned i = 1; i < PLACE_TIERS; i++) {
 		struct tier *t = tier_at(r, i);
 		struct tier_speed s = {.live = true};
@@ -58,7 +69,7 @@ void plan_speeds(struct restore *r)
 		if (t == NULL)
 			continue;
 		if (t->ops->speed != NULL)
-			t->ops->speed(t, &any, &s);
+			speed_ask(t, &s);
 		r->known[i] = speed_tier_now(&s, &r->speed[i]);
 		r->heard[i] = s.samples > 0;
 		if (!r->known[i] && i == KVOF_TIER_DRAM) {

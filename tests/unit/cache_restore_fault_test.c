@@ -237,6 +237,25 @@ TEST(S8_an_engine_computes_what_a_lost_or_silent_array_does_not_bring)
 	}
 }
 
+TEST(S8_one_array_lost_of_several_is_not_all_of_them)
+{
+	struct rig_shape s = shape(40, KVOF_RESTORE_PREFIX);
+	struct rig_request *q;
+
+	begin();
+	warm();
+	remote->lost_devices = 3;
+	s.opts.prefill_tokens_per_s = 1000;
+	q = rig_request(&s);
+	expect_valid_prefix(q);
+	expect_int(q->last.value_bytes, 40);
+	remote->lost_devices = 255;
+	q = rig_request(&s);
+	expect_valid_prefix(q);
+	expect_int(q->last.value_bytes, 0);
+	rig_end();
+}
+
 TEST(a_request_that_hangs_ends_at_its_deadline)
 {
 	struct rig_shape s = shape(8, KVOF_RESTORE_PREFIX);

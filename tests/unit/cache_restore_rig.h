@@ -61,6 +61,7 @@ struct rig_tier {
 	struct rig_op op[RIG_OPS];
 	uint64_t delivered_bytes, in_flight_bytes, in_flight_max;
 	uint32_t starts, cancels;
+	uint8_t lost_devices;              /* so many of the first that are asked for are away */
 };
 
 struct rig_engine {
@@ -368,7 +369,7 @@ static void rig_tier_speed(const struct tier *tier, const struct kvof_id *id,
 		.bytes_per_s = t->rate.bytes_per_s,
 		.queued_bytes = t->rate.queued_bytes,
 		.samples = t->unmeasured ? 0 : t->rate.samples,
-		.live = !t->away,
+		.live = !t->away && id->byte[1] >= t->lost_devices,
 	};
 }
 
