@@ -142,7 +142,7 @@ static void fix_begin(const char *dtype)
 }
 
 /* Return: what kvof_cache_open() would have returned. */
-static int fix_open(void)
+static inline int fix_open(void)
 {
 	struct loop_opts opts = {.name = "cache", .ops_max = 16384, .timers_max = 16384};
 	char why[256];
@@ -207,7 +207,7 @@ static struct kvof_block fix_block(uint32_t n, struct iovec *iov, void *at, size
 }
 
 /* Return: the batch's id. */
-static uint64_t fix_submit(enum kvof_op op, const struct kvof_block *blocks, uint32_t count,
+static inline uint64_t fix_submit(enum kvof_op op, const struct kvof_block *blocks, uint32_t count,
 			   uint64_t deadline_ns)
 {
 	struct cache_batch *batch;
