@@ -261,6 +261,7 @@ int core_open(struct loop *loop, const struct core_opts *opts, const struct core
 		rc = evict_open(loop, core, core->known, &core->evict);
 	if (rc == 0 && c->dram_bytes > 0)
 		rc = dram_make(core, c);
+	loop_now_take(loop);       /* DRAM's pages were made: that may have taken seconds */
 	if (rc == 0 && (c->target != NULL || c->target_count > 0))
 		rc = remote_make(core, opts, why);
 	if (rc != 0) {

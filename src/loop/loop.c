@@ -457,6 +457,13 @@ uint64_t loop_now_ns(const struct loop *loop)
 	return loop->now_ns;
 }
 
+void loop_now_take(struct loop *loop)
+{
+	OBJ_CHECK(loop, RING_LOOP_MAGIC);
+	loop_must_own(loop);
+	loop->now_ns = clock_ns();
+}
+
 bool loop_here(const struct loop *loop)
 {
 	OBJ_CHECK(loop, RING_LOOP_MAGIC);

@@ -99,6 +99,9 @@ unsigned loop_turn(struct loop *loop, uint64_t wait_ns_max);
 /* Monotonic time, read once a turn. Costs a load. */
 uint64_t loop_now_ns(const struct loop *loop);
 
+/* Reads it anew, outside a turn: after something long, before a deadline is set. Own thread. */
+void loop_now_take(struct loop *loop);
+
 /* From any thread; wakes the receiver if it sleeps. Never blocks, never allocates. FIFO per
  * sender. */
 void loop_post(struct loop *to, struct msg *m);

@@ -622,6 +622,12 @@ uint64_t loop_now_ns(const struct loop *loop)
 	return sim_world->now_ns;
 }
 
+void loop_now_take(struct loop *loop)
+{
+	OBJ_CHECK(loop, SIM_LOOP_MAGIC);
+	loop_must_own(loop);       /* what happens outside a turn takes no time */
+}
+
 bool loop_here(const struct loop *loop)
 {
 	OBJ_CHECK(loop, SIM_LOOP_MAGIC);

@@ -330,6 +330,15 @@ class Arrays(unittest.TestCase):
         finish(c, c.submit_batch_set(keys(3), [b"x" * (4 << 20)] * 3))
         self.assertEqual(len(self.array.names()) - before, 3)
 
+    def test_making_dram_is_not_taken_from_the_time_to_reach_the_array(self):
+        for left in range(20, 0, -1):       # each: a quarter of a second for 1 GiB, 40 ms to connect
+            try:
+                self.connector(dram="1GiB", load="40ms").close()
+                return
+            except OSError:
+                if left == 1:
+                    raise
+
     def test_connections_over_loopback_are_not_paced(self):
         c = self.connector()
         finish(c, c.submit_batch_set(keys(1), [b"x"]))
