@@ -424,6 +424,7 @@ TEST(blocks_are_read_as_fast_as_the_limit_lets_them_and_none_fails)
 	for (unsigned i = 0; i < 4; i++)
 		expect(rig_wait(&r, &r.op[i]) && r.op[i].res == 0);
 	expect((sim_now_ns() - began) * o.drives * o.shards >= 6 * NS_PER_S);
+	rig_close(&r);
 	rig_end(&r);
 }
 
@@ -463,5 +464,6 @@ TEST(a_full_file_system_below_refuses_new_chunks_as_full_and_serves_what_is_ther
 	for (uint64_t at = 0; at < 64 * MiB; at += 2 * MiB)
 		expect_int(rig_sync(&r, BLOCK_WRITE, at, 2 * MiB, false), 0);
 	rig_verify(&r, false);
+	rig_close(&r);
 	rig_end(&r);
 }
