@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Open and close of the cache on one loop, and its counters. Opened are DRAM, arrays, flash, then
+ * Open and close of the cache on one loop, and its counters. Opened are DRAM, flash, arrays, then
  * what moves between them. Closed in the other order:
  *
  *   core_close   operations are canceled; behind and touch come to their end (a quarter of a second
@@ -202,7 +202,7 @@ static int remote_make(struct core *core, const struct core_opts *opts, char why
 	return 0;
 }
 
-static int flash_make(struct core *core, const struct kvof_cache_opts *c)
+static int flash_make(struct core *core, const struct kvof_cache_opts *c, char why[256])
 {
 	struct flash_opts flash = {
 		.path = c->flash,
@@ -212,7 +212,7 @@ static int flash_make(struct core *core, const struct kvof_cache_opts *c)
 		.part_bytes = core_cut_bytes(c) + FRAME_BYTES,
 	};
 	struct tier *tier;
-	int rc = flash_open(core->loop, &flash, core->open_why, &tier);
+	int rc = flash_open(core->loop, &flash, why, &tier);
 
 	if (rc != 0)
 		return rc;
@@ -261,20 +261,21 @@ int core_open(struct loop *loop, const struct core_opts *opts, const struct core
 		rc = evict_open(loop, core, core->known, &core->evict);
 	if (rc == 0 && c->dram_bytes > 0)
 		rc = dram_make(core, c);
-	loop_now_take(loop);       /* DRAM's pages were made: that may have taken seconds */
+	if (rc == 0 && c->flash_count > 0)
+		rc = flash_make(core, c, why);
+	loop_now_take(loop);       /* pages were made and drives opened: that may have taken seconds */
 	if (rc == 0 && (c->target != NULL || c->target_count > 0))
 		rc = remote_make(core, opts, why);
-	if (rc != 0) {
+	if (rc != 0 && !core->flash_ours) {
 		core_free(core);
 		return rc;
 	}
 	/* what is open closes by and by: a failure from here on is told by opened() */
-	if (c->flash_count > 0)
-		core->open_res = flash_make(core, c);
-	if (core->open_res == 0)
+	core->open_res = rc;
+	if (rc == 0)
 		core->open_res = core_move_open(core, c);
-	if (core->open_res == -ENOMEM && core->open_why[0] == '\0')
-		snprintf(core->open_why, sizeof(core->open_why), "there is not enough memory");
+	snprintf(core->open_why, sizeof(core->open_why), "%s",
+		 core->open_res == -ENOMEM && why[0] == '\0' ? "there is not enough memory" : why);
 	*out = core;
 	if (core->tier[KVOF_TIER_REMOTE] == NULL || core->open_res != 0) {
 		core->soon_pending = true;
