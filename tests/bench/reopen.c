@@ -4,10 +4,12 @@
  * headers and footers that list values, as a store that was stopped leaves them, and no values. An
  * open reads no more than that.
  *
- *   reopen FOLDER [keys=N] [bytes=VALUE BYTES] [drives=N] [shards=N] [segment=MIB] [rounds=N]
+ *   reopen FOLDER [keys=N] [bytes=VALUE BYTES] [drives=N] [shards=N] [segment=MIB] [rounds=N] [ask=N]
  *
  * Each shard is a store of its own, over parts of all drives, opened by a thread of its own, as an
- * array does. Prints one JSON object.
+ * array does. After the last round so many keys of each shard's part of each drive are asked for,
+ * as many that nobody stored, and as many new ones are stored, in no time that is told. Prints one
+ * JSON object.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -29,7 +31,7 @@
 
 struct plan {
 	const char *folder;
-	uint64_t keys, value_bytes, drives, shards, segment_bytes, rounds;
+	uint64_t keys, value_bytes, drives, shards, segment_bytes, rounds, ask;
 	uint64_t segments;                   /* a part */
 	uint64_t part_bytes, per_segment;
 };
@@ -43,6 +45,7 @@ struct shard {
 	struct store_stat stat;
 	unsigned number;
 	int rc;
+	uint64_t asked, found, strangers_found, created;
 };
 
 static uint64_t now_ns(clockid_t clock)
@@ -68,6 +71,13 @@ static void uuid_of(unsigned shard, uint8_t out[16])
 	memset(out, 0x11 + (int)shard, 16);
 }
 
+static void key_make(uint64_t number, unsigned drive, uint64_t store_id, uint8_t out[16])
+{
+	struct prng r = prng_of(number + ((uint64_t)drive << 40) + store_id);
+
+	prng_fill(&r, out, 16);
+}
+
 static void segment_make(const struct plan *p, int fd, uint64_t base, struct fmt_place at,
 			 uint32_t segment, uint64_t first_key, uint32_t count)
 {
@@ -85,9 +95,7 @@ static void segment_make(const struct plan *p, int fd, uint64_t base, struct fmt
 
 	must(e != NULL && foot != NULL);
 	for (uint32_t i = 0; i < count; i++) {
-		struct prng r = prng_of(first_key + i + ((uint64_t)at.drive << 40) + at.store_id);
-
-		prng_fill(&r, e[i].key, 16);
+		key_make(first_key + i, at.drive, at.store_id, e[i].key);
 		e[i].key_len = 16;
 		e[i].kind = FMT_PUT;
 		e[i].block = le32_of(1 + i * record);
@@ -174,7 +182,7 @@ static void *shard_open(void *arg)
 	struct shard *s = arg;
 	const struct plan *p = s->plan;
 	struct store_opts opts = {.drive_count = (unsigned)p->drives, .value_bytes_max = MiB,
-		.index_keys_max = p->keys / p->shards + 1000, .buffer_bytes = 8 * MiB};
+		.index_keys_max = p->keys / p->shards + 1000 + p->drives * p->ask, .buffer_bytes = 8 * MiB};
 
 	struct loop_opts lo = {.name = "shard"};
 
@@ -209,6 +217,70 @@ static void *shard_close(void *arg)
 	return NULL;
 }
 
+/* --- asking -------------------- */
+
+struct create {
+	struct store_buf_wait wait;
+	struct store_op op;
+	struct shard *shard;
+	bool done;
+};
+
+static void create_done(struct store_op *op, int res)
+{
+	struct create *c = container_of(op, struct create, op);
+
+	c->shard->created += res == 0;
+	c->done = true;
+}
+
+static void create_ready(struct store_buf_wait *w, struct store_buf *buf)
+{
+	struct create *c = container_of(w, struct create, wait);
+
+	for (unsigned i = 0; i < buf->piece_count; i++)
+		memset(buf->piece[i].iov_base, 0x5a, buf->piece[i].iov_len);
+	c->op.buf = buf;
+	store_put(c->shard->st, &c->op);
+}
+
+static void create(struct shard *s, const struct kv_key *key)
+{
+	struct create c = {.shard = s, .op = {.key = *key, .mode = STORE_PUT_IF_ABSENT,
+					      .done = create_done}};
+
+	c.wait.payload_bytes = (uint32_t)s->plan->value_bytes;
+	c.wait.ready = create_ready;
+	store_buf_take(s->st, &c.wait);
+	while (!c.done)
+		loop_turn(s->loop, NS_PER_S);
+	store_buf_give(s->st, &c.op.buf);
+}
+
+/* Keys from the first to the last of a drive, and ones beyond it, that nobody stored. */
+static void shard_ask(struct shard *s)
+{
+	const struct plan *p = s->plan;
+	uint64_t keys = p->keys / p->shards / p->drives;
+	uint64_t ask = bytes_min(p->ask, keys);
+	struct kv_key key = {.len = 16};
+	uint8_t uuid[16];
+	uint32_t bytes;
+
+	uuid_of(s->number, uuid);
+	for (unsigned d = 0; d < p->drives; d++) {
+		for (uint64_t i = 0; i < ask; i++) {
+			key_make(ask == 1 ? 0 : i * (keys - 1) / (ask - 1), d, fmt_store_id(uuid),
+				 key.byte);
+			s->found += store_exists(s->st, &key, &bytes) && bytes == p->value_bytes;
+			key_make(keys + i, d, fmt_store_id(uuid), key.byte);
+			s->strangers_found += store_exists(s->st, &key, &bytes);
+			create(s, &key);
+			s->asked++;
+		}
+	}
+}
+
 /* Each shard on a thread of its own, from the first to the last. */
 static void *shard_life(void *arg)
 {
@@ -222,7 +294,8 @@ static void *shard_life(void *arg)
 	return NULL;
 }
 
-static uint64_t round_run(const struct plan *p, struct shard shard[SHARDS_MAX], uint64_t *cpu)
+static uint64_t round_run(const struct plan *p, struct shard shard[SHARDS_MAX], bool last,
+			  uint64_t *cpu)
 {
 	struct disk *drive[STORE_DRIVES_MAX];
 	pthread_t thread[SHARDS_MAX];
@@ -250,6 +323,8 @@ static uint64_t round_run(const struct plan *p, struct shard shard[SHARDS_MAX], 
 	*cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID) - *cpu;
 	for (unsigned i = 0; i < p->shards; i++) {
 		loop_turn(shard[i].loop, 0);         /* taken over from the thread that ended */
+		if (last)
+			shard_ask(&shard[i]);
 		shard_close(&shard[i]);
 	}
 	for (unsigned d = 0; d < p->drives; d++)
@@ -274,6 +349,20 @@ static void numbers(const char *name, const uint64_t *ns, uint64_t count)
 	printf("]");
 }
 
+static void report_asked(const struct plan *p, const struct shard *shard)
+{
+	uint64_t count = 0, found = 0, strangers = 0, created = 0;
+
+	for (unsigned i = 0; i < p->shards; i++) {
+		count += shard[i].asked;
+		found += shard[i].found;
+		strangers += shard[i].strangers_found;
+		created += shard[i].created;
+	}
+	printf(", \"asked\": %" PRIu64 ", \"found\": %" PRIu64 ", \"strangers_found\": %" PRIu64
+	       ", \"created\": %" PRIu64, count, found, strangers, created);
+}
+
 static void report(const struct plan *p, const struct shard *shard, const uint64_t *took,
 		   const uint64_t *cpu)
 {
@@ -295,6 +384,8 @@ static void report(const struct plan *p, const struct shard *shard, const uint64
 	       p->shards, p->segment_bytes, reads, read, (double)index / (double)room);
 	numbers("reopen_ms", took, p->rounds);
 	numbers("cpu_ms", cpu, p->rounds);
+	if (p->ask > 0)
+		report_asked(p, shard);
 	printf("}\n");
 }
 
@@ -307,7 +398,7 @@ int main(int argc, char **argv)
 
 	if (argc < 2) {
 		fprintf(stderr, "usage: reopen FOLDER [keys=N] [bytes=N] [drives=N] [shards=N] "
-			"[segment=MIB] [rounds=N]\n");
+			"[segment=MIB] [rounds=N] [ask=N]\n");
 		return 2;
 	}
 	p.folder = argv[1];
@@ -318,13 +409,14 @@ int main(int argc, char **argv)
 		p.shards = number_of(argv[i], "shards", p.shards);
 		p.segment_bytes = number_of(argv[i], "segment", p.segment_bytes);
 		p.rounds = number_of(argv[i], "rounds", p.rounds);
+		p.ask = number_of(argv[i], "ask", p.ask);
 	}
 	p.segment_bytes *= MiB;
 	must(p.shards >= 1 && p.shards <= SHARDS_MAX && p.drives >= 1 && p.rounds <= 16 &&
 	     p.drives <= STORE_DRIVES_MAX);
 	plan_make(&p);
 	for (unsigned i = 0; i < p.rounds; i++)
-		took[i] = round_run(&p, shard, &cpu[i]);
+		took[i] = round_run(&p, shard, i + 1 == p.rounds, &cpu[i]);
 	report(&p, shard, took, cpu);
 	for (unsigned d = 0; d < p.drives; d++) {
 		char path[256];
