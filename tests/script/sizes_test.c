@@ -98,27 +98,27 @@ static void matrix(const char *value_max, uint32_t value_bytes_max, uint32_t dig
 	sizes_end(&t);
 }
 
-TEST(every_size_and_offset_at_the_default_limit)
+TEST(s10_every_size_and_offset_at_the_default_limit)
 {
 	matrix("8MiB", 8 * MiB, 0);
 }
 
-TEST(every_size_and_offset_at_the_default_limit_with_digests)
+TEST(s10_every_size_and_offset_at_the_default_limit_with_digests)
 {
 	matrix("8MiB", 8 * MiB, KVOF_DIGEST_HEADER | KVOF_DIGEST_DATA);
 }
 
-TEST(every_size_and_offset_at_the_highest_limit)
+TEST(s10_every_size_and_offset_at_the_highest_limit)
 {
 	matrix("64MiB", 64 * MiB, 0);
 }
 
-TEST(every_size_and_offset_at_the_highest_limit_with_digests)
+TEST(s10_every_size_and_offset_at_the_highest_limit_with_digests)
 {
 	matrix("64MiB", 64 * MiB, KVOF_DIGEST_HEADER | KVOF_DIGEST_DATA);
 }
 
-TEST(one_digest_without_the_other)
+TEST(s10_one_digest_without_the_other)
 {
 	static const uint32_t one[] = {KVOF_DIGEST_HEADER, KVOF_DIGEST_DATA};
 

@@ -94,7 +94,7 @@ TEST(key_is_the_first_sixteen_bytes)
 	expect_mem(key.byte, id.byte, 16);
 }
 
-TEST(ab_c_is_not_a_bc_in_any_place)
+TEST(s5_ab_c_is_not_a_bc_in_any_place)
 {
 	static const struct kvof_field sets[][2] = {
 		{{"ab", "c"}, {"d", "e"}},
@@ -127,7 +127,7 @@ TEST(order_of_the_fields_does_not_matter)
 	identity_free(&b);
 }
 
-TEST(every_field_matters)
+TEST(s5_every_field_matters)
 {
 	struct kvof_field field[4] = {{"dtype", "f16"}, {"layout", "kv"}, {"salt", "s"},
 				      {"w", "1"}};

@@ -315,7 +315,7 @@ static uint64_t stat_prefetched(void)
 	return stat.prefetched;
 }
 
-TEST(S18_what_a_hint_brought_is_counted_apart_from_what_was_there)
+TEST(s18_what_a_hint_brought_is_counted_apart_from_what_was_there)
 {
 	struct kvof_restore_trace trace = {.struct_bytes = sizeof(trace)};
 	struct kvof_cache_stat stat;

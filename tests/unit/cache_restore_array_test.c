@@ -274,7 +274,7 @@ TEST(what_an_array_gave_is_in_dram_for_the_next_request)
 	end();
 }
 
-TEST(S8_an_array_lost_in_the_middle_of_a_request_leaves_a_valid_prefix)
+TEST(s8_an_array_lost_in_the_middle_of_a_request_leaves_a_valid_prefix)
 {
 	for (uint64_t at = 0; at < 8; at++) {
 		begin(0);
@@ -292,7 +292,7 @@ TEST(S8_an_array_lost_in_the_middle_of_a_request_leaves_a_valid_prefix)
 	}
 }
 
-TEST(S8_a_link_that_is_cut_for_ever_costs_the_deadline_and_no_more)
+TEST(s8_a_link_that_is_cut_for_ever_costs_the_deadline_and_no_more)
 {
 	for (uint64_t at = 0; at < 8; at += 2) {
 		begin(0);
@@ -306,7 +306,7 @@ TEST(S8_a_link_that_is_cut_for_ever_costs_the_deadline_and_no_more)
 	}
 }
 
-TEST(S9_a_drive_that_hangs_costs_the_blocks_behind_its_first)
+TEST(s9_a_drive_that_hangs_costs_the_blocks_behind_its_first)
 {
 	begin(0);
 	sim_disk_mode("a0", SIM_DISK_HANGS);

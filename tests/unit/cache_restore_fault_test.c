@@ -103,7 +103,7 @@ static void lose(void)
 			rig_op_end(&remote->op[i], KVOF_UNREACHABLE);
 }
 
-TEST(S9_a_tier_ten_times_slower_gives_a_partial_prefix_by_the_deadline)
+TEST(s9_a_tier_ten_times_slower_gives_a_partial_prefix_by_the_deadline)
 {
 	for (uint64_t at = 0; at <= 40 * NS_PER_MS; at += 20 * NS_PER_MS) {
 		struct rig_shape s = shape(100, KVOF_RESTORE_PREFIX);
@@ -125,7 +125,7 @@ TEST(S9_a_tier_ten_times_slower_gives_a_partial_prefix_by_the_deadline)
 	}
 }
 
-TEST(S9_an_engine_beside_a_tier_that_became_slower_goes_on_by_itself)
+TEST(s9_an_engine_beside_a_tier_that_became_slower_goes_on_by_itself)
 {
 	struct rig_shape s = shape_ends(40);
 	struct rig_request *q;
@@ -144,7 +144,7 @@ TEST(S9_an_engine_beside_a_tier_that_became_slower_goes_on_by_itself)
 	rig_end();
 }
 
-TEST(S8_a_tier_that_hangs_for_ever_costs_no_more_than_the_deadline)
+TEST(s8_a_tier_that_hangs_for_ever_costs_no_more_than_the_deadline)
 {
 	static const uint64_t busy[] = {0, 50 * NS_PER_MS};
 
@@ -164,7 +164,7 @@ TEST(S8_a_tier_that_hangs_for_ever_costs_no_more_than_the_deadline)
 	}
 }
 
-TEST(S8_a_buffer_that_may_still_be_written_is_busy_and_released_once)
+TEST(s8_a_buffer_that_may_still_be_written_is_busy_and_released_once)
 {
 	struct rig_shape s = shape(4, KVOF_RESTORE_PREFIX);
 	struct rig_request *q;
@@ -190,7 +190,7 @@ TEST(S8_a_buffer_that_may_still_be_written_is_busy_and_released_once)
 	rig_end();
 }
 
-TEST(S8_an_array_lost_under_a_request_ends_it_at_once_and_one_that_is_back_serves)
+TEST(s8_an_array_lost_under_a_request_ends_it_at_once_and_one_that_is_back_serves)
 {
 	struct rig_shape s = shape(100, KVOF_RESTORE_PREFIX);
 	struct rig_request *q;
@@ -213,7 +213,7 @@ TEST(S8_an_array_lost_under_a_request_ends_it_at_once_and_one_that_is_back_serve
 	rig_end();
 }
 
-TEST(S8_an_engine_computes_what_a_lost_or_silent_array_does_not_bring)
+TEST(s8_an_engine_computes_what_a_lost_or_silent_array_does_not_bring)
 {
 	static void (*const fault[])(void) = {hang, lose};
 
@@ -237,7 +237,7 @@ TEST(S8_an_engine_computes_what_a_lost_or_silent_array_does_not_bring)
 	}
 }
 
-TEST(S8_one_array_lost_of_several_is_not_all_of_them)
+TEST(s8_one_array_lost_of_several_is_not_all_of_them)
 {
 	struct rig_shape s = shape(40, KVOF_RESTORE_PREFIX);
 	struct rig_request *q;

@@ -226,7 +226,7 @@ TEST(requests_wait_for_staging_in_order_of_their_deadline)
 	rig_end();
 }
 
-TEST(S17_a_finished_request_never_waits_behind_an_unfinished_one)
+TEST(s17_a_finished_request_never_waits_behind_an_unfinished_one)
 {
 	struct rig_shape s = shape(200, KVOF_RESTORE_PREFIX);
 	struct rig_request *stuck[3], *quick;
