@@ -263,7 +263,7 @@ int core_open(struct loop *loop, const struct core_opts *opts, const struct core
 		rc = dram_make(core, c);
 	if (rc == 0 && c->flash_count > 0)
 		rc = flash_make(core, c, why);
-	loop_now_take(loop);       /* pages were made and drives opened: that may have taken seconds */
+	loop_now_take(loop);               /* pages made, drives opened: seconds, perhaps */
 	if (rc == 0 && (c->target != NULL || c->target_count > 0))
 		rc = remote_make(core, opts, why);
 	if (rc != 0 && !core->flash_ours) {
