@@ -4,7 +4,8 @@
  * headers and footers that list values, as a store that was stopped leaves them, and no values. An
  * open reads no more than that.
  *
- *   reopen FOLDER [keys=N] [bytes=VALUE BYTES] [drives=N] [shards=N] [segment=MIB] [rounds=N] [ask=N]
+ *   reopen FOLDER [keys=N] [bytes=VALUE BYTES] [drives=N] [shards=N] [segment=MIB] [rounds=N]
+ *          [ask=N]
  *
  * Each shard is a store of its own, over parts of all drives, opened by a thread of its own, as an
  * array does. After the last round so many keys of each shard's part of each drive are asked for,
@@ -182,7 +183,8 @@ static void *shard_open(void *arg)
 	struct shard *s = arg;
 	const struct plan *p = s->plan;
 	struct store_opts opts = {.drive_count = (unsigned)p->drives, .value_bytes_max = MiB,
-		.index_keys_max = p->keys / p->shards + 1000 + p->drives * p->ask, .buffer_bytes = 8 * MiB};
+		.index_keys_max = p->keys / p->shards + 1000 + p->drives * p->ask,
+		.buffer_bytes = 8 * MiB};
 
 	struct loop_opts lo = {.name = "shard"};
 
