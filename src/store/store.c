@@ -652,13 +652,13 @@ static void reading_done(struct loop_op *io, int res)
 	list_remove(&r->link);
 	if (op == NULL || d->failed) {
 		reading_free(r);
+		if (!d->failed)
+			get_next(d);
 		if (op != NULL) {
 			if (!op_state(op)->lent)
 				store_buf_return(&op->buf);
 			op_finish(op, -EIO);
 		}
-		if (!d->failed)
-			get_next(d);
 		store_close_pump(st);
 		return;
 	}
@@ -671,6 +671,7 @@ static void reading_done(struct loop_op *io, int res)
 		return;
 	}
 	reading_free(r);
+	get_next(d);                       /* before the answer, which may start more */
 	if (wrong != NULL)
 		log_warn("store drive %s: record at block %u: %s; the entry is dropped", d->path,
 			 op_state(op)->place.block, wrong);
@@ -678,7 +679,6 @@ static void reading_done(struct loop_op *io, int res)
 		get_failed(st, op, res != 0 ? -EIO : -EBADMSG);
 	else
 		get_good(st, op);
-	get_next(d);
 	drive_pump(d);
 }
 

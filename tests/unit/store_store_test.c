@@ -327,3 +327,47 @@ TEST(a_full_index_of_a_namespace_that_does_not_evict_refuses_and_holds_up_nobody
 	expect_int(good, RACERS / 2);
 	rig_end(&g);
 }
+
+static struct rig *chain_rig;
+static struct rig_op chain_put;
+
+static void get_then_put(struct store_op *op, int res)
+{
+	rig_op_done(op, res);
+	store_put(chain_rig->st, &chain_put.op);
+}
+
+TEST(an_answer_that_starts_the_next_operation_does_not_disturb_gets_that_wait)
+{
+	struct rig g;
+	struct rig_op get[4] = {0};
+
+	rig_begin(&g, 4, 1, 16 * MiB);
+	g.opts.drive_depth = 1;            /* one get reads, three wait */
+	expect_int(rig_open(&g), 0);
+	for (uint32_t i = 0; i < 4; i++)
+		expect_int(rig_put(&g, i, 1, 20000), 0);
+	rig_close(&g);
+	expect_int(rig_open(&g), 0);
+	chain_rig = &g;
+	chain_put = (struct rig_op){.wait = {.payload_bytes = 100, .ready = rig_buf_ready}};
+	store_buf_take(g.st, &chain_put.wait);
+	expect(rig_wait(&chain_put.done));
+	chain_put.done = false;
+	chain_put.op = (struct store_op){.key = rig_key(9), .buf = chain_put.buf,
+					 .done = rig_op_done};
+	for (uint32_t i = 0; i < 4; i++) {
+		get[i].op = (struct store_op){.key = rig_key(i), .want_bytes = UINT32_MAX,
+					      .done = i == 0 ? get_then_put : rig_op_done};
+		store_get(g.st, &get[i].op);
+	}
+	for (uint32_t i = 0; i < 4; i++) {
+		expect(rig_wait(&get[i].done));
+		expect_int(get[i].res, 0);
+		store_buf_give(g.st, &get[i].op.buf);
+	}
+	expect(rig_wait(&chain_put.done));
+	expect_int(chain_put.res, 0);
+	store_buf_give(g.st, &chain_put.buf);
+	rig_end(&g);
+}
