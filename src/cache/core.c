@@ -462,9 +462,10 @@ static enum kvof_reason verdict(struct core *core, struct cache_op *op, enum kvo
 	case KVOF_EXISTS_OP:
 		return last == KVOF_OK ? KVOF_OK : op->worst;
 	case KVOF_SAVE:
-		if ((op->batch->flags & KVOF_SKIP_WRITE) != 0 && core->tier[KVOF_TIER_DRAM] != NULL)
+		if (core->tier[KVOF_TIER_DRAM] != NULL)
 			dram_below_set(core->tier[KVOF_TIER_DRAM], &op->tier_op.id,
-				       1u << KVOF_TIER_NONE, true);
+				       1u << KVOF_TIER_NONE,
+				       (op->batch->flags & KVOF_SKIP_WRITE) != 0);
 		return last;
 	case KVOF_DELETE:
 		if (op->worst == KVOF_ABSENT && op->any)
@@ -491,7 +492,6 @@ static void op_done(struct tier_op *tier_op)
 
 	loop_must_own(core->loop);
 	if (op->keeping) {
-		core->stat.promoted[KVOF_TIER_DRAM] += reason == KVOF_OK;
 		op->keeping = false;
 		load_served(core, op);
 		core_ready_run(core);

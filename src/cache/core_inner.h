@@ -16,6 +16,7 @@
 #define CORE_MAGIC 0x636f7265u
 #define CORE_BUCKETS 1024
 #define CORE_GONE 1024                     /* deleted lately */
+#define CORE_GONE_NS (60 * NS_PER_S)       /* longer ago than any load began */
 #define CORE_DEADLINE_NS (2 * NS_PER_S)
 #define CORE_LEASE_NS (5 * NS_PER_S)
 #define CORE_PROBE_EVERY 32                /* loads: does flash answer again? */

@@ -86,8 +86,8 @@ static uint64_t key_of(const struct kvof_id *id)
 	return key;
 }
 
-/* A load that began before a delete must not bring the block back. Forgets the oldest: what is kept
- * nearer is then as right as the delete of another host's making. */
+/* A load that began before a delete must not bring the block back; nothing is in flight so long as
+ * CORE_GONE_NS. */
 void core_gone(struct core *core, const struct kvof_id *id, bool gone)
 {
 	uint64_t key = key_of(id);
@@ -107,7 +107,8 @@ static bool was_deleted(const struct core *core, const struct kvof_id *id)
 	uint64_t key = key_of(id);
 	unsigned at = key % CORE_GONE;
 
-	return core->gone[at].at_ns != 0 && core->gone[at].key == key;
+	return core->gone[at].at_ns != 0 && core->gone[at].key == key &&
+	       loop_now_ns(core->loop) < core->gone[at].at_ns + CORE_GONE_NS;
 }
 
 /* --- admission -------------------------------------------------------------------------------- */
@@ -157,14 +158,15 @@ static unsigned tiers_wanted(struct core *core, const struct kvof_id *id, bool s
 
 bool core_save_behind(struct core *core, const struct kvof_id *id, bool second)
 {
+	struct tier *dram = core->tier[KVOF_TIER_DRAM];
 	unsigned wanted;
 
 	if (!core->behind_saves)
 		return false;
 	/* saved without a wish to keep it here: from now on it goes down as others do */
-	dram_below_set(core->tier[KVOF_TIER_DRAM], id, STAYS, false);
+	dram_below_set(dram, id, STAYS, false);
 	wanted = tiers_wanted(core, id, second, true);
-	if (core->touch != NULL && (wanted & 1u << KVOF_TIER_REMOTE) == 0)
+	if (core->touch != NULL && (dram_below(dram, id) & 1u << KVOF_TIER_REMOTE) != 0)
 		touch_want(core->touch, id);
 	if (behind_push(core->behind, id, wanted, false))
 		return true;
@@ -203,13 +205,10 @@ static const struct behind_events move_behind_events = {
 bool core_promote(struct core *core, struct tier_op *op, enum kvof_tier tier, bool prefetch)
 {
 	struct tier *dram = core->tier[KVOF_TIER_DRAM];
-	enum dram_kept kept;
 
 	if (dram == NULL || core->closing || op->busy || was_deleted(core, &op->id))
 		return false;
-	kept = dram_promote(dram, op, prefetch);
-	core->stat.promoted[KVOF_TIER_DRAM] += kept == DRAM_KEPT;
-	return kept == DRAM_KEEPING;
+	return dram_promote(dram, op, prefetch) == DRAM_KEEPING;
 }
 
 void core_used(struct core *core, const struct kvof_id *id, enum kvof_tier tier)
@@ -232,15 +231,20 @@ void core_used(struct core *core, const struct kvof_id *id, enum kvof_tier tier)
 		core->stat.promoted[KVOF_TIER_FLASH]++;
 }
 
-/* The array lost what a nearer tier still serves: it gets it again, if DRAM has it. */
+/* The array lost what a nearer tier still serves: it gets it again, if DRAM has it. What it was
+ * never given waits for its second touch, where the options say so. */
 static void touch_absent(void *arg, const struct kvof_id *id)
 {
 	struct core *core = arg;
 	struct tier *dram = core->tier[KVOF_TIER_DRAM];
+	unsigned below = dram != NULL ? dram_below(dram, id) : 0;
+	bool had = (below & 1u << KVOF_TIER_REMOTE) != 0;
 
 	core_seen(core, id, KVOF_TIER_REMOTE, false);
-	if (core->behind != NULL && !was_deleted(core, id) &&
-	    (dram_below(dram, id) & STAYS) == 0 && dram->ops->has(dram, id))
+	if (core->behind == NULL || was_deleted(core, id) || (below & STAYS) != 0 ||
+	    !dram->ops->has(dram, id))
+		return;
+	if (had || admits(core, KVOF_TIER_REMOTE, false))
 		(void)behind_push(core->behind, id, 1u << KVOF_TIER_REMOTE, true);
 }
 

@@ -44,6 +44,7 @@ static void stat_dram(const struct core *core, struct kvof_cache_stat *out)
 	out->dram_refused = dram.refused;
 	out->dram_pinned_bytes = dram.pinned_bytes;
 	out->promotion_refused[KVOF_TIER_DRAM] = dram.promotion_refused;
+	out->promoted[KVOF_TIER_DRAM] = dram.promoted;
 	out->prefetched = dram.prefetched;
 	out->prefetched_hits = dram.prefetched_hits;
 	out->prefetched_wasted = dram.prefetched_wasted;

@@ -33,7 +33,7 @@ struct dram_opts {
 
 struct dram_stat {
 	uint64_t used_bytes, pinned_bytes, blocks;       /* now */
-	uint64_t evicted, refused, promotion_refused;
+	uint64_t evicted, refused, promoted, promotion_refused;
 	uint64_t prefetched, prefetched_hits, prefetched_wasted;
 };
 
@@ -60,7 +60,7 @@ void dram_below_set(struct tier *t, const struct kvof_id *id, unsigned bits, boo
  * of one part is copied at once; a larger one in parts, one a turn, and op->done follows with
  * op->reason KVOF_OK, or why not; else op stays as it is.
  */
-enum dram_kept { DRAM_KEPT, DRAM_KEEPING, DRAM_REFUSED };
+enum dram_kept { DRAM_KEPT, DRAM_KEEPING, DRAM_THERE, DRAM_REFUSED };
 enum dram_kept dram_promote(struct tier *t, struct tier_op *op, bool prefetch);
 
 /* A pinned block stays where it is, also when it is deleted meanwhile. Return: its slot, which

@@ -46,7 +46,9 @@ struct dram_entry {
 	uint32_t pins;
 	bool gone;                         /* deleted, but pinned */
 	bool filling;                      /* not in the table yet */
+	bool promoted;                     /* came from a slower tier */
 	bool prefetched;                   /* and not hit yet */
+	bool dropped;                      /* deleted while it is being filled */
 	uint8_t below;                     /* bits: tiers that have it as well */
 };
 
@@ -68,6 +70,7 @@ struct dram {
 	struct list_link starved;          /* saves that wait for room that others are filling */
 	uint32_t fills;
 	uint64_t stay_pieces, pinned_pieces;
+	uint64_t lease_end_ns;             /* no lease ends before */
 	uint64_t now_ns;                   /* of the search for a victim */
 	uint32_t parent;                   /* of the block that wants room: it stays as well */
 	struct dram_stat stat;
@@ -252,11 +255,16 @@ static bool room_possible(struct dram *d, uint32_t pieces)
 		return false;
 	if (d->piece_count - d->stay_pieces >= pieces)
 		return true;
+	if (d->now_ns < d->lease_end_ns)
+		return false;
+	d->lease_end_ns = UINT64_MAX;
 	LIST_FOR_EACH_SAFE(link, &d->stays) {
 		struct dram_entry *e = container_of(link, struct dram_entry, link);
 
 		if (!entry_stays(e, d->now_ns))
 			stay_end(d, e);    /* its lease is over */
+		else if (e->lease_until_ns > d->now_ns)
+			d->lease_end_ns = bytes_min(d->lease_end_ns, e->lease_until_ns);
 	}
 	return d->piece_count - d->stay_pieces >= pieces;
 }
@@ -316,6 +324,8 @@ static void entry_publish(struct dram *d, struct dram_entry *e)
 	e->chain = *bucket;
 	*bucket = slot;
 	d->stat.blocks++;
+	d->stat.promoted += e->promoted;
+	d->stat.prefetched += e->prefetched;
 	policy_insert(d->policy, slot, &item);
 	changed(d, &e->id, true);
 }
@@ -418,7 +428,7 @@ static enum kvof_reason fill_end(struct dram *d, struct dram_entry *e, enum kvof
 #ifdef KVOF_PLANT_BEHIND_VISIBLE_EARLY
 	bool whole = true;
 #else
-	bool whole = reason == KVOF_OK;
+	bool whole = reason == KVOF_OK && !e->dropped;
 #endif
 	must(d->fills > 0);
 	d->fills--;
@@ -426,7 +436,7 @@ static enum kvof_reason fill_end(struct dram *d, struct dram_entry *e, enum kvof
 		entry_publish(d, e);
 	} else {
 		e->gone = true;            /* goes with the pin */
-		reason = whole ? KVOF_EXISTS : reason;
+		reason = whole ? KVOF_EXISTS : e->dropped ? KVOF_CANCELED : reason;
 	}
 	return reason;
 }
@@ -569,10 +579,24 @@ static enum kvof_reason dram_save(struct dram *d, struct tier_op *op)
 	return KVOF_OK;
 }
 
+/* What is being copied up is in no order with deletes: it must not come after one. */
+static void fills_drop(struct dram *d, const struct kvof_id *id)
+{
+	if (d->fills == 0)
+		return;
+	LIST_FOR_EACH(link, &d->stays) {
+		struct dram_entry *e = container_of(link, struct dram_entry, link);
+
+		if (e->filling && memcmp(&e->id, id, sizeof(*id)) == 0)
+			e->dropped = true;
+	}
+}
+
 static enum kvof_reason dram_delete(struct dram *d, struct tier_op *op)
 {
 	struct dram_entry *e = entry_find(d, &op->id);
 
+	fills_drop(d, &op->id);
 	if (e == NULL)
 		return KVOF_ABSENT;
 	entry_remove(d, e);
@@ -687,9 +711,9 @@ enum dram_kept dram_promote(struct tier *t, struct tier_op *op, bool prefetch)
 	struct tier_run *run = &op->run;
 
 	if (e == NULL)
-		return there ? DRAM_KEPT : DRAM_REFUSED;
+		return there ? DRAM_THERE : DRAM_REFUSED;
+	e->promoted = true;
 	e->prefetched = prefetch;
-	d->stat.prefetched += prefetch;
 	op->tier = t;
 	*run = (struct tier_run){.stage = TIER_PARTS};
 	copy_begin(d, op, e);
@@ -720,6 +744,7 @@ static void tier_dram_touch(struct tier *t, const struct kvof_id *id, uint64_t l
 	if (e == NULL || lease_until_ns <= e->lease_until_ns)
 		return;
 	e->lease_until_ns = lease_until_ns;
+	d->lease_end_ns = bytes_min(d->lease_end_ns, lease_until_ns);
 	stay(d, e);
 }
 

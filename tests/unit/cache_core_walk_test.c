@@ -400,6 +400,7 @@ TEST(arrays_take_a_block_at_its_second_touch_where_the_options_say_so)
 	sim_host_reset();
 	begin_over(MiB, KVOF_ADMIT_REMOTE_SECOND, NULL);
 	expect_int(fix_one(KVOF_SAVE, 7, data, 500).tier, KVOF_TIER_FLASH);
+	fix_pass(NS_PER_S);
 	expect_int(sim_host_count(), 1);
 	expect_int(load(7, 500).reason, KVOF_OK);
 	fix_pass(NS_PER_S);

@@ -420,7 +420,7 @@ TEST(what_moves_up_is_copied_at_once_or_part_by_part_and_a_scan_is_refused)
 {
 	begin(64 * KiB, NULL);
 	expect_int(promote(1, 4000, false), DRAM_KEPT);
-	expect_int(promote(1, 4000, false), DRAM_KEPT);
+	expect_int(promote(1, 4000, false), DRAM_THERE);
 	expect_int(load(1, 4000), KVOF_OK);
 	expect_int(promote(2, 30000, false), DRAM_KEEPING);
 	expect_int(load(2, 30000), KVOF_OK);
@@ -441,6 +441,31 @@ TEST(what_moves_up_is_copied_at_once_or_part_by_part_and_a_scan_is_refused)
 	seen();
 	expect_int(stat.evicted, 2);
 	expect_int(stat.prefetched, 1);
+	end();
+}
+
+static struct job rising, drop;
+
+static void delete_while_rising_run(void *arg)
+{
+	promoted = dram_promote(dram, &rising.op, false);
+	start_run(&drop);
+}
+
+TEST(what_is_deleted_while_its_copy_is_made_does_not_come_back)
+{
+	begin(64 * KiB, NULL);
+	job_fill(&rising, KVOF_LOAD, 1, 30000, 1);
+	rising.op.value_bytes = 30000;
+	job_fill(&drop, KVOF_DELETE, 1, 0, 1);
+	here(delete_while_rising_run, NULL);
+	expect_int(promoted, DRAM_KEEPING);
+	expect_int(job_end(&drop), KVOF_ABSENT);
+	expect_int(job_end(&rising), KVOF_CANCELED);
+	expect_int(load(1, 30000), KVOF_ABSENT);
+	seen();
+	expect_int(stat.used_bytes, 0);
+	expect_int(stat.promoted, 0);
 	end();
 }
 
