@@ -356,6 +356,7 @@ static struct tier *tier_of(const struct core *core, const struct cache_op *op)
 static void op_start(struct core *core, struct cache_op *op, enum kvof_tier tier)
 {
 	op->tier = tier;
+	op->tier_op.begin_ns = op->batch->begin_ns;
 	op->tier_op.deadline_ns = op->batch->begin_ns + op->batch->deadline_ns;
 	core->tier[tier]->ops->start(core->tier[tier], &op->tier_op);
 }
@@ -661,6 +662,7 @@ static void batch_begin(struct core *core, struct cache_batch *batch)
 	batch->begin_ns = loop_now_ns(core->loop);
 	if (batch->deadline_ns == 0)
 		batch->deadline_ns = core->deadline_ns;
+	batch->deadline_ns = tier_deadline_ns(batch->deadline_ns);
 	if (batch->question && batch->lease_ns == 0)
 		batch->lease_ns = core->lease_ns;
 	list_push_back(&core->batches, &batch->link);

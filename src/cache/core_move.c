@@ -86,8 +86,8 @@ static uint64_t key_of(const struct kvof_id *id)
 	return key;
 }
 
-/* A load that began before a delete must not bring the block back; nothing is in flight so long as
- * CORE_GONE_NS. */
+/* A load that began before a delete must not bring the block back. begin_ns 0: not known, but it was
+ * less than CORE_GONE_NS ago. */
 void core_gone(struct core *core, const struct kvof_id *id, bool gone)
 {
 	uint64_t key = key_of(id);
@@ -102,12 +102,14 @@ void core_gone(struct core *core, const struct kvof_id *id, bool gone)
 	}
 }
 
-static bool was_deleted(const struct core *core, const struct kvof_id *id)
+static bool was_deleted(const struct core *core, const struct kvof_id *id, uint64_t begin_ns)
 {
 	uint64_t key = key_of(id);
 	unsigned at = key % CORE_GONE;
 
-	return core->gone[at].at_ns != 0 && core->gone[at].key == key &&
+	if (core->gone[at].at_ns == 0 || core->gone[at].key != key)
+		return false;
+	return begin_ns != 0 ? core->gone[at].at_ns > begin_ns :
 	       loop_now_ns(core->loop) < core->gone[at].at_ns + CORE_GONE_NS;
 }
 
@@ -206,7 +208,7 @@ bool core_promote(struct core *core, struct tier_op *op, enum kvof_tier tier, bo
 {
 	struct tier *dram = core->tier[KVOF_TIER_DRAM];
 
-	if (dram == NULL || core->closing || op->busy || was_deleted(core, &op->id))
+	if (dram == NULL || core->closing || op->busy || was_deleted(core, &op->id, op->begin_ns))
 		return false;
 	return dram_promote(dram, op, prefetch) == DRAM_KEEPING;
 }
@@ -241,7 +243,7 @@ static void touch_absent(void *arg, const struct kvof_id *id)
 	bool had = (below & 1u << KVOF_TIER_REMOTE) != 0;
 
 	core_seen(core, id, KVOF_TIER_REMOTE, false);
-	if (core->behind == NULL || was_deleted(core, id) || (below & STAYS) != 0 ||
+	if (core->behind == NULL || was_deleted(core, id, 0) || (below & STAYS) != 0 ||
 	    !dram->ops->has(dram, id))
 		return;
 	if (had || admits(core, KVOF_TIER_REMOTE, false))

@@ -26,6 +26,7 @@
 #define TIER_QUESTIONS_MAX 2               /* the same, for exists and delete */
 #define TIER_CUT_MIN (4 * KiB - FRAME_BYTES)
 #define TIER_BLOCK_BYTES_MAX (16 * GiB)
+#define TIER_DEADLINE_MAX_NS (24 * 3600 * NS_PER_S)  /* from now; what is longer is taken as that */
 #define DRAM_BYTES_MIN (64 * KiB)
 #define DRAM_BYTES_MAX (16 * TiB)
 
@@ -82,6 +83,7 @@ struct tier_op {
 	unsigned iov_count;
 	uint64_t bytes;
 	uint64_t deadline_ns;              /* absolute; 0: none */
+	uint64_t begin_ns;                 /* when it was asked for; 0: not told */
 	struct tier_part *part;            /* tier_slots() of them, each with its iov */
 	unsigned part_slots;
 	/*
@@ -155,6 +157,12 @@ uint32_t tier_cut_layers(uint32_t cut_bytes, uint32_t layer_count, uint64_t bloc
 static inline uint32_t tier_cut(const struct tier *t, uint64_t block_bytes)
 {
 	return tier_cut_layers(t->cut_bytes, t->layer_count, block_bytes);
+}
+
+/* A time from now, as it can be added to any clock. */
+static inline uint64_t tier_deadline_ns(uint64_t from_now_ns)
+{
+	return bytes_min(from_now_ns, TIER_DEADLINE_MAX_NS);
 }
 
 /* From now on; also those in flight keep what they began with. */
