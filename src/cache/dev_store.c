@@ -94,6 +94,19 @@ struct dev_store {
 	struct flight flight[];
 };
 
+static const uint8_t flight_next[] = {      /* bit n set: may go to state n */
+	[FLIGHT_FREE] = 1u << FLIGHT_WAIT | 1u << FLIGHT_BUF | 1u << FLIGHT_STORE,
+	[FLIGHT_WAIT] = 1u << FLIGHT_STORE | 1u << FLIGHT_FREE,
+	[FLIGHT_BUF] = 1u << FLIGHT_STORE | 1u << FLIGHT_FREE,
+	[FLIGHT_STORE] = 1u << FLIGHT_FREE,
+};
+
+static void flight_go(struct flight *f, enum flight_state to)  /* the only writer of f->state */
+{
+	must(flight_next[f->state] & 1u << to);
+	f->state = to;
+}
+
 static struct dev_store *self(const struct dev *dev)
 {
 	struct dev_store *d = dev->self;
@@ -159,7 +172,7 @@ static void flight_free(struct flight *f)
 	struct dev_store *d = f->dev;
 
 	must(d->flying > 0 && f->op == NULL && f->buf == NULL);
-	f->state = FLIGHT_FREE;
+	flight_go(f, FLIGHT_FREE);
 	d->flying--;
 	list_push_front(&d->free, &f->link);
 }
@@ -271,7 +284,7 @@ static void put_ready(struct store_buf_wait *w, struct store_buf *buf)
 		return;
 	}
 	copy(buf->piece, buf->piece_count, f->op->iov, f->op->iov_count, f->op->bytes);
-	f->state = FLIGHT_STORE;
+	flight_go(f, FLIGHT_STORE);
 	f->store_op = (struct store_op){
 		.key = f->op->key,
 		.mode = f->op->if_absent ? STORE_PUT_IF_ABSENT : STORE_PUT_ANY,
@@ -283,7 +296,7 @@ static void put_ready(struct store_buf_wait *w, struct store_buf *buf)
 
 static void put(struct dev_store *d, struct flight *f)
 {
-	f->state = FLIGHT_BUF;
+	flight_go(f, FLIGHT_BUF);
 	f->wait = (struct store_buf_wait){.payload_bytes = f->op->bytes, .ready = put_ready};
 	store_buf_take(d->store, &f->wait);
 }
@@ -332,7 +345,7 @@ static void get_done(struct store_op *sop, int res)
 
 static void get_start(struct dev_store *d, struct flight *f)
 {
-	f->state = FLIGHT_STORE;
+	flight_go(f, FLIGHT_STORE);
 	f->begin_ns = loop_now_ns(d->loop);
 	d->share[f->drive].held_bytes += f->held_bytes;
 	f->store_op = (struct store_op){
@@ -387,7 +400,7 @@ static void get(struct dev_store *d, struct flight *f, const struct place *place
 
 	f->drive = place->drive;
 	f->held_bytes = bytes_round_up(place->value_bytes, 4 * KiB) + 4 * KiB;
-	f->state = FLIGHT_WAIT;
+	flight_go(f, FLIGHT_WAIT);
 	list_push_back(&s->waiting, &f->link);
 	if (s->lost_bytes > 0 && may_try(d, s)) {
 		list_remove(&f->link);
@@ -404,7 +417,7 @@ static void delete_done(struct store_op *sop, int res)
 
 static void delete(struct dev_store *d, struct flight *f)
 {
-	f->state = FLIGHT_STORE;
+	flight_go(f, FLIGHT_STORE);
 	f->store_op = (struct store_op){.key = f->op->key, .done = delete_done};
 	store_delete(d->store, &f->store_op);
 }
