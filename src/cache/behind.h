@@ -26,7 +26,6 @@
 #define BEHIND_WRITERS 8                   /* blocks of a lane in flight */
 #define BEHIND_PARTS 4                     /* parts of a block in flight */
 #define BEHIND_LANES 2
-#define BEHIND_FLYING_MAX (BEHIND_WRITERS * BEHIND_PARTS * BEHIND_LANES)
 #define BEHIND_BLOCKS_MAX 16384
 #define BEHIND_PIECES_MAX 16384            /* of one block: 1 GiB in pieces of 64 KiB */
 #define BEHIND_LATE_MAX 4

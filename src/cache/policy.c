@@ -530,12 +530,6 @@ uint32_t policy_count(const struct policy *p)
 	return p->count;
 }
 
-uint64_t policy_used_units(const struct policy *p)
-{
-	OBJ_CHECK(p, POLICY_MAGIC);
-	return p->used_units;
-}
-
 static void check_links(const struct policy *p, uint32_t slot)
 {
 	const struct policy_slot *s = &p->slot[slot];

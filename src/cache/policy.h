@@ -81,7 +81,6 @@ bool policy_held(const struct policy *p, uint32_t slot);
 /* The block before it, POLICY_NONE: none is held. */
 uint32_t policy_parent(const struct policy *p, uint32_t slot);
 uint32_t policy_count(const struct policy *p);
-uint64_t policy_used_units(const struct policy *p);
 /* Asserts every invariant; walks everything. For tests. */
 void policy_check(const struct policy *p);
 
