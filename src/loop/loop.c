@@ -17,8 +17,10 @@
  * Invariants: a loop_op is in the ring, in the ready list, or the caller's; ops_flying counts the
  * first two. No callback runs from inside a call that starts an operation.
  *
- * Lifetime:  loop_open -> (sock_listen, disk_open, loop_post ...) -> loop_turn | loop_run ->
- * loop_close Thread: the loop's own, but for loop_post().
+ * Lifetime: loop_open -> (sock_listen, disk_open, loop_post ...) -> loop_turn | loop_run ->
+ * loop_close.
+ *
+ * Thread: the loop's own, but for loop_post().
  */
 #include "loop/loop.h"
 
