@@ -86,8 +86,8 @@ static uint64_t key_of(const struct kvof_id *id)
 	return key;
 }
 
-/* A load that began before a delete must not bring the block back. begin_ns 0: not known, but it was
- * less than CORE_GONE_NS ago. */
+/* A load that began before a delete must not bring the block back. begin_ns 0: not known, but less
+ * than CORE_GONE_NS ago. */
 void core_gone(struct core *core, const struct kvof_id *id, bool gone)
 {
 	uint64_t key = key_of(id);
