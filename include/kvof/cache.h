@@ -260,7 +260,7 @@ struct kvof_hint {
 int kvof_cache_hint(struct kvof_cache *cache, const struct kvof_id *ids, uint32_t n_ids,
 		    const struct kvof_hint *hint);
 
-/* Gives the lease of match back early. Return: 0; -EINVAL; -ESHUTDOWN. */
+/* Gives the lease of one match back early, not that of another. Return: 0; -EINVAL; -ESHUTDOWN. */
 int kvof_cache_unlease(struct kvof_cache *cache, const struct kvof_id *ids, uint32_t n_ids);
 
 /**

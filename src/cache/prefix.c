@@ -150,7 +150,8 @@ static void ticks_move(struct prefix *p, uint32_t by)
 	p->base_ns += (uint64_t)by << PREFIX_TICK_SHIFT;
 }
 
-uint32_t prefix_tick(struct prefix *p, uint64_t now_ns)
+/* The newest tick; moves all of them when they run out. */
+static uint32_t prefix_tick(struct prefix *p, uint64_t now_ns)
 {
 	uint32_t t;
 
@@ -496,9 +497,16 @@ uint32_t prefix_where(const struct prefix *p, const struct kvof_id *id, uint64_t
 static void node_lease(struct prefix *p, uint32_t at, uint64_t until_ns)
 {
 	uint32_t tick = until_ns != 0 ? prefix_tick_of(p, until_ns) + 1 : 0;
+	struct node *n = &p->node[at];
 
-	if (tick > p->node[at].lease)
-		p->node[at].lease = tick;
+	if (tick == 0)
+		return;
+	if (n->lease <= p->now_tick)
+		n->leases = 0;             /* those before have run out */
+	if (n->leases < PREFIX_LEASES)
+		n->leases++;
+	if (tick > n->lease)
+		n->lease = tick;
 }
 
 uint32_t prefix_match(struct prefix *p, const struct kvof_id *ids, uint32_t count, uint64_t now_ns,

@@ -92,6 +92,7 @@ int prefix_pin(struct prefix *p, const struct kvof_id *ids, uint32_t count, bool
 /* Return: 0; -EBUSY as above, for TTLs; those before it are set. */
 int prefix_hint(struct prefix *p, const struct kvof_id *ids, uint32_t count,
 		const struct kvof_hint *hint, uint64_t now_ns);
+/* Ends one lease; others on the same block stay. */
 void prefix_unlease(struct prefix *p, const struct kvof_id *id);
 
 /* Under lease or pinned: DRAM keeps it. */

@@ -21,7 +21,7 @@ void prefix_ttl_end(struct prefix *p, uint32_t at)
 
 	if ((p->node[at].flags & PREFIX_TTL) != 0)
 		heap_remove(&p->over, &p->rest[at].over);
-	p->node[at].flags &= (uint8_t)~(PREFIX_TTL | PREFIX_OVER);
+	p->node[at].flags = 0;
 	node_hold(p, at, held);
 }
 
@@ -95,7 +95,9 @@ void prefix_unlease(struct prefix *p, const struct kvof_id *id)
 {
 	uint32_t at = prefix_at(p, id);
 
-	if (at != 0)
+	if (at == 0 || p->node[at].leases == 0 || p->node[at].leases == PREFIX_LEASES)
+		return;
+	if (--p->node[at].leases == 0)
 		p->node[at].lease = 0;
 }
 
@@ -121,7 +123,7 @@ static uint64_t end_ns(uint64_t now_ns, uint64_t ttl_ns)
 	return ttl_ns > UINT64_MAX - 1 - now_ns ? UINT64_MAX - 1 : now_ns + ttl_ns;
 }
 
-static void ttl_set(struct prefix *p, uint32_t at, uint64_t at_ns, uint8_t over)
+static void ttl_set(struct prefix *p, uint32_t at, uint64_t at_ns, bool over)
 {
 	bool held = node_held(&p->node[at]);
 
@@ -129,7 +131,7 @@ static void ttl_set(struct prefix *p, uint32_t at, uint64_t at_ns, uint8_t over)
 		heap_remove(&p->over, &p->rest[at].over);
 	p->rest[at].over.at_ns = at_ns;
 	heap_add(&p->over, &p->rest[at].over);
-	p->node[at].flags = PREFIX_TTL | over;
+	p->node[at].flags = over ? PREFIX_TTL | PREFIX_OVER : PREFIX_TTL;
 	node_hold(p, at, held);
 }
 
@@ -151,7 +153,7 @@ int prefix_hint(struct prefix *p, const struct kvof_id *ids, uint32_t count,
 		if ((p->node[at].flags & PREFIX_OVER) != 0)
 			continue;
 		if (hint->ttl_ns != 0)
-			ttl_set(p, at, end_ns(now_ns, hint->ttl_ns), 0);
+			ttl_set(p, at, end_ns(now_ns, hint->ttl_ns), false);
 		else
 			prefix_ttl_end(p, at);
 	}
@@ -228,7 +230,7 @@ void prefix_over_again(struct prefix *p, const struct kvof_id *id, uint64_t at_n
 	uint32_t at = prefix_at(p, id);
 
 	if (at != 0 && (p->node[at].flags & (PREFIX_OVER | PREFIX_TTL)) == PREFIX_OVER)
-		ttl_set(p, at, at_ns, PREFIX_OVER);
+		ttl_set(p, at, at_ns, true);
 }
 
 /* --- for tests -------------------------------------------------------------------------------- */

@@ -25,6 +25,7 @@
 #define PREFIX_MAGIC 0x70726678u
 #define PREFIX_TICK_SHIFT 22               /* 4.2 ms */
 #define PREFIX_TICK_MOVE (1u << 31)
+#define PREFIX_LEASES 63                   /* so many or more: only time ends them */
 #define PREFIX_BATCH 32                    /* lookups whose lines are fetched together */
 
 enum prefix_flag {
@@ -37,7 +38,9 @@ struct node {
 	uint32_t chain;                    /* next of the bucket, or of the free list */
 	uint32_t parent, children;
 	uint32_t stamp;                    /* of the last use as the last block of a sequence */
-	uint8_t tiers, flags;
+	uint8_t tiers;
+	uint8_t flags : 2;                 /* enum prefix_flag */
+	uint8_t leases : 6;                /* matches whose lease it is; see PREFIX_LEASES */
 	uint16_t pins;
 	uint32_t until[2];                 /* tick: remote and flash are believed; see deep_of() */
 	uint32_t lease;                    /* tick */
@@ -71,8 +74,6 @@ struct prefix {
 uint32_t prefix_at(const struct prefix *p, const struct kvof_id *id);
 /* 0: there is no room, all that could be forgotten is held. */
 uint32_t prefix_make(struct prefix *p, const struct kvof_id *id);
-/* The newest tick; moves all of them when they run out. */
-uint32_t prefix_tick(struct prefix *p, uint64_t now_ns);
 uint32_t prefix_tick_of(const struct prefix *p, uint64_t now_ns);
 
 /* Stays in the tree, whatever comes. */

@@ -245,8 +245,24 @@ TEST(a_lease_holds_what_is_in_dram_until_it_ends_or_is_given_back)
 	/* a shorter lease does not end a longer one */
 	expect_int(prefix_match(p, ids, 3, NOW, NOW + NS_PER_S), 3);
 	expect(prefix_held(p, &ids[0], until - 1));
+	/* each match has its own; what is given back too often is no one else's */
+	prefix_unlease(p, &ids[0]);
+	expect(prefix_held(p, &ids[0], NOW));
 	prefix_unlease(p, &ids[0]);
 	expect(!prefix_held(p, &ids[0], NOW) && prefix_held(p, &ids[2], NOW));
+	prefix_unlease(p, &ids[0]);
+	expect_int(prefix_match(p, ids, 1, NOW, until), 1);
+	expect(prefix_held(p, &ids[0], NOW));
+	/* those that ran out are not counted */
+	expect_int(prefix_match(p, ids, 1, until + NS_PER_S, until + 2 * NS_PER_S), 1);
+	prefix_unlease(p, &ids[0]);
+	expect(!prefix_held(p, &ids[0], until + NS_PER_S));
+	/* more than can be counted end with their time only */
+	for (unsigned i = 0; i < 100; i++)
+		expect_int(prefix_match(p, ids, 1, until + NS_PER_S, until + 9 * NS_PER_S), 1);
+	for (unsigned i = 0; i < 100; i++)
+		prefix_unlease(p, &ids[0]);
+	expect(prefix_held(p, &ids[0], until + 8 * NS_PER_S));
 	over(p);
 }
 
