@@ -68,7 +68,7 @@ static uint64_t end_ns_of(const struct kvof_cache *c, uint64_t deadline_ns)
 		deadline_ns = door_opts(c)->deadline_ns;
 	if (deadline_ns == 0)
 		deadline_ns = ASK_DEADLINE_NS;
-	return ask_clock_ns() + deadline_ns;
+	return ask_clock_ns() + tier_deadline_ns(deadline_ns);
 }
 
 /* Some rows of blocks are looked up in one visit to the cache's thread. */

@@ -124,6 +124,7 @@ static void slot_start(struct pslot *s, const struct kvof_id *id)
 		.iov = &s->iov,
 		.iov_count = s->room_bytes > 0 ? 1 : 0,
 		.bytes = s->room_bytes,
+		.begin_ns = loop_now_ns(p->opts.loop),
 		.deadline_ns = s->hint->by_ns != 0 ? bytes_min(s->hint->by_ns, end_ns) : end_ns,
 		.part = s->part,
 		.part_slots = TIER_PARTS_MAX,
@@ -256,7 +257,7 @@ void prefetch_begin(struct prefetch *p, struct hint *h)
 	OBJ_CHECK(p, PREFETCH_MAGIC);
 	loop_must_own(p->opts.loop);
 	if (h->by_ns != 0)
-		h->by_ns += loop_now_ns(p->opts.loop);
+		h->by_ns = loop_now_ns(p->opts.loop) + tier_deadline_ns(h->by_ns);
 	if (tier_at(p, KVOF_TIER_DRAM) == NULL || p->stopping)
 		h->next = h->count;
 	LIST_FOR_EACH(link, &p->hints) {

@@ -220,19 +220,21 @@ static void over_check(struct request *req)
 	}
 }
 
-void request_end(struct request *req, enum kvof_reason why)
+static void request_end(struct request *req, enum kvof_reason why)
 {
+	bool left = req->wanted + req->open > 0;   /* else only copies for DRAM are being made */
+
 	if (req->state == REQ_ENDING || req->state == REQ_OVER)
 		return;
-	if (req->ended_by == KVOF_OK && req->wanted + req->open > 0)
+	if (req->ended_by == KVOF_OK && left)
 		req->ended_by = why;
 	for (uint32_t i = 0; i < req->n; i++)
 		if (req->block[i].state == RB_WANTED)
 			req->block[i].reason = (uint8_t)why;
 	request_go(req, REQ_ENDING);
 	if (why == KVOF_LATE) {
-		req->trace.late = 1;
-		req->restore->stat.restores_late++;
+		req->trace.late = left;
+		req->restore->stat.restores_late += left;
 		load_late(req);
 	} else {
 		for (uint32_t i = 0; i < req->slot_count; i++)
@@ -348,8 +350,8 @@ void restore_begin(struct restore *r, struct request *req, uint64_t id,
 	req->events = events;
 	req->owner = owner;
 	req->begin_ns = loop_now_ns(r->opts.loop);
-	req->deadline_ns = req->begin_ns + (req->opts.deadline_ns != 0 ? req->opts.deadline_ns :
-					    r->opts.deadline_ns);
+	req->deadline_ns = req->begin_ns + tier_deadline_ns(req->opts.deadline_ns != 0 ?
+		req->opts.deadline_ns : r->opts.deadline_ns);
 	req->trace.begin_ns = req->begin_ns;
 	req->open_at = request_prefix(req) ? 0 : req->n;
 	req->quick_at = req->n;

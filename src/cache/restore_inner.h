@@ -134,7 +134,6 @@ uint64_t request_now(const struct request *req);
 void request_lead(struct request *req);
 /* [goal, ...) is given up from here on. */
 void request_shrink(struct request *req, uint32_t goal, enum kvof_reason why);
-void request_end(struct request *req, enum kvof_reason why);
 
 /* restore_load.c */
 /* Starts one more part of what the plan wants. False: nothing now. */
@@ -151,6 +150,8 @@ void plan_speeds(struct restore *r);
 void plan_update(struct request *req);
 /* ENDS: is it of use to begin this load now? */
 bool plan_begins(struct request *req, uint32_t block);
+/* PREFIX: may this block be begun while its tier is not known yet? */
+bool plan_probes(const struct request *req, uint32_t block);
 /* Bytes of this request in flight at most. */
 uint64_t plan_flight_bytes(const struct request *req);
 void plan_decide(struct request *req, struct kvof_restore_step *out);

@@ -307,6 +307,7 @@ TEST(a_buffer_of_which_a_copy_is_made_is_leased_until_that_is_done)
 {
 	struct rig_shape s = shape(20, KVOF_RESTORE_PREFIX);
 	struct rig_request *q;
+	struct restore_stat stat;
 
 	begin();
 	rig.copy_ns = 30 * NS_PER_MS;
@@ -323,6 +324,8 @@ TEST(a_buffer_of_which_a_copy_is_made_is_leased_until_that_is_done)
 	expect(q->over_ns <= DEADLINE + NS_PER_MS);
 	expect_int(q->last.value_bytes, 20);
 	expect_int(q->last.busy, 1);
+	restore_stat(rig.restore, &stat);
+	expect_int(stat.restores_late, 0);         /* all of it came in time */
 	expect(sim_run_until(rig_free, q, NS_PER_S));
 	rig_end();
 }
