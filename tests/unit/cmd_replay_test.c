@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a replay counts. The figures of the small trace are from a naive list; those of the
- * conversation trace are the published ones. KVOF_TRACES names the folder with the public traces;
- * without it they are looked for beside the source tree, and skipped where they are not.
+ * conversation trace are the published ones. KVOF_TRACES names the folder with the public traces
+ * (docs/sources.md); without it what needs them is skipped.
  */
 #include "kt.h"
 
@@ -37,7 +37,9 @@ static bool public_open(const char *name, struct trace *t)
 	const char *folder = getenv("KVOF_TRACES");
 	char path[4096];
 
-	snprintf(path, sizeof(path), "%s/%s", folder != NULL ? folder : TRACES, name);
+	if (folder == NULL)
+		return false;
+	snprintf(path, sizeof(path), "%s/%s", folder, name);
 	return trace_open(path, t);
 }
 

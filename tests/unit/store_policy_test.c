@@ -290,10 +290,8 @@ TEST(public_traces_hit_more_than_first_in_first_out)
 	};
 	const char *folder = getenv("KVOF_TRACES");
 
-	if (folder == NULL) {
-		printf("# skipped: KVOF_TRACES names no folder of traces\n");
-		return;
-	}
+	if (folder == NULL)
+		skip_because("no public traces; KVOF_TRACES names their folder");
 	for (unsigned i = 0; i < ARRAY_COUNT(row); i++) {
 		char path[512];
 		double amplification, rate;
