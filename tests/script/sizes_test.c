@@ -14,7 +14,8 @@
 
 #define GUARD 4096
 
-static const uint32_t sizes[] = {0, 1, 511, 512, 513, 4095, 4096, 4097, 131071, MiB + 1};
+static const uint32_t sizes[] = {0, 1, 511, 512, 513, 4095, 4096, 4097, 131071, 131072, 131073,
+				 MiB + 1};
 static const uint32_t offsets[] = {0, 1, 511};
 
 struct sizes {
