@@ -5,53 +5,25 @@
  */
 #include "kt.h"
 
+#include "cache_array_fixture.h"
 #include "cache_core_fixture.h"
 
-#include "target/target.h"
-
-#define NQN "nqn.2026-11.io.kvof:array"
 #define THREE (3 * FIX_CUT - 100)
 
-static struct array {
-	struct loop *loop, *raw_loop;
-	struct store *store;
-	struct target *target;
-	struct host *raw;
+static struct raw {
+	struct loop *loop;
+	struct host *host;
 	struct host_op op;
 	struct iovec iov;
-	bool op_done;
-	int op_res;
-} array;
+	bool done;
+	int res;
+} raw;
 
 static uint8_t data[64 * KiB], back[64 * KiB];
 
-static void array_up(bool format)
-{
-	struct loop_opts loop = {.name = "array"};
-	struct store_opts so = {.drive_count = 2, .evict = true, .buffer_bytes = 64 * MiB,
-		.format = format, .drive = {{.path = "a0", .bytes = 256 * MiB},
-					    {.path = "a1", .bytes = 256 * MiB}}};
-	struct target_ns_opts ns = {.nsid = 1, .evicts = true};
-	struct target_subsys_opts subsys = {.nqn = NQN, .ns = &ns, .ns_count = 1};
-	struct target_opts to = {.subsys = &subsys, .subsys_count = 1};
-	struct sock_addr addr = {.host = "127.0.0.1", .port = 4420};
-	struct store_report report;
-	char why[256] = "";
-	uint16_t port;
-
-	expect_int(loop_open(&loop, &array.loop), 0);
-	if (store_open(&so, array.loop, &array.store, &report) != 0)
-		fail_msg("store: %s", report.text);
-	ns.store = array.store;
-	to.loop = array.loop;
-	if (target_open(&to, why, &array.target) != 0)
-		fail_msg("target: %s", why);
-	expect_int(target_listen(array.target, &addr, NULL, &port), 0);
-}
-
 static bool raw_live(void *arg)
 {
-	return host_state(array.raw) == HOST_LIVE;
+	return host_state(raw.host) == HOST_LIVE;
 }
 
 static void raw_up(void)
@@ -60,18 +32,18 @@ static void raw_up(void)
 	struct host_opts o = {.queues = 1, .depth = 4};
 	char why[256];
 
-	expect_int(loop_open(&loop, &array.raw_loop), 0);
+	expect_int(loop_open(&loop, &raw.loop), 0);
 	expect_int(host_target_parse("tcp://127.0.0.1:4420/" NQN, &o, why), 0);
 	snprintf(o.hostnqn, sizeof(o.hostnqn),
 		 "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-000000000009");
-	expect_int(host_open(array.raw_loop, &o, NULL, NULL, why, &array.raw), 0);
+	expect_int(host_open(raw.loop, &o, NULL, NULL, why, &raw.host), 0);
 	expect(sim_run_until(raw_live, NULL, 5 * NS_PER_S));
 }
 
 static void raw_done(struct host_op *op, int res)
 {
-	array.op_res = res;
-	array.op_done = true;
+	raw.res = res;
+	raw.done = true;
 }
 
 static void raw_released(struct host_op *op)
@@ -80,18 +52,18 @@ static void raw_released(struct host_op *op)
 
 static bool raw_is_done(void *arg)
 {
-	return array.op_done;
+	return raw.done;
 }
 
 static int raw_run(enum host_op_kind kind, const struct kv_key *key, void *at, uint32_t bytes)
 {
-	array.iov = (struct iovec){at, bytes};
-	array.op = (struct host_op){.kind = kind, .key = *key, .iov = &array.iov,
+	raw.iov = (struct iovec){at, bytes};
+	raw.op = (struct host_op){.kind = kind, .key = *key, .iov = &raw.iov,
 		.iov_count = bytes > 0, .bytes = bytes, .done = raw_done, .released = raw_released};
-	array.op_done = false;
-	host_submit(array.raw, &array.op);
+	raw.done = false;
+	host_submit(raw.host, &raw.op);
 	expect(sim_run_until(raw_is_done, NULL, 10 * NS_PER_S));
-	return array.op_res;
+	return raw.res;
 }
 
 /* digests: 0 or 3. */
@@ -106,6 +78,7 @@ static void begin_with(const struct sim_opts *sim, uint32_t digests, uint64_t dr
 	fix.opts.digests = digests;
 	fix.opts.dram_bytes = dram_bytes;
 	memset(&array, 0, sizeof(array));
+	memset(&raw, 0, sizeof(raw));
 	array_up(true);
 	sim_faults_on(false);
 	raw_up();
@@ -120,31 +93,6 @@ static void begin(void)
 	begin_with(&sim, 0, 0);
 }
 
-/* What a killed process had: its memory is nobody's, but still reachable for the leak checker. */
-static void *grave[256];
-static unsigned graves;
-
-static void array_kill(void)
-{
-	sim_crash(&array.loop, true);
-	if (graves + 2 > ARRAY_COUNT(grave))
-		graves = 0;
-	grave[graves++] = array.store;
-	grave[graves++] = array.target;
-}
-
-static unsigned ends;
-
-static void one_end(void *arg)
-{
-	ends++;
-}
-
-static bool has_ended(void *arg)
-{
-	return ends == *(unsigned *)arg;
-}
-
 /* Everything is closed in order. */
 static void end(void)
 {
@@ -152,17 +100,11 @@ static void end(void)
 
 	sim_faults_on(false);
 	fix_close_core();
-	ends = 0;
-	host_close(&array.raw, one_end, NULL);
-	expect(sim_run_until(has_ended, &want, 60 * NS_PER_S));
-	want = 2;
-	target_close(&array.target, 0, one_end, NULL);
-	expect(sim_run_until(has_ended, &want, 60 * NS_PER_S));
-	want = 3;
-	store_close(&array.store, one_end, NULL);
-	expect(sim_run_until(has_ended, &want, 60 * NS_PER_S));
-	loop_close(&array.loop);
-	loop_close(&array.raw_loop);
+	array.ends = 0;
+	host_close(&raw.host, array_end, NULL);
+	expect(sim_run_until(array_has_ended, &want, 60 * NS_PER_S));
+	array_down();
+	loop_close(&raw.loop);
 	loop_close(&fix.loop);
 	identity_free(&fix.identity);
 	sim_end();
@@ -240,7 +182,7 @@ TEST(what_a_raw_client_puts_under_a_key_is_a_miss_with_its_reason)
 	one = fix_key(1, 0, 1);
 	two = fix_key(2, 0, 1);
 	expect_int(raw_run(HOST_RETRIEVE, &one, value, sizeof(value)), 0);
-	expect_int(array.op.value_bytes, 1064);
+	expect_int(raw.op.value_bytes, 1064);
 	expect_mem(value, data, 1000);
 	/* another block's value: good in itself */
 	expect_int(raw_run(HOST_STORE, &two, value, 1064), 0);

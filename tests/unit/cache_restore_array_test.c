@@ -5,23 +5,16 @@
  */
 #include "kt.h"
 
+#include "cache_array_fixture.h"
 #include "cache_core_fixture.h"
 
 #include "cache/restore.h"
-#include "target/target.h"
 
-#define NQN "nqn.2026-11.io.kvof:array"
 #define LAYERS 8u
 #define LAYER (16 * KiB)
 #define BLOCK (LAYERS * LAYER)
 #define BLOCKS 60u
 #define DEADLINE (200 * NS_PER_MS)
-
-static struct array {
-	struct loop *loop;
-	struct store *store;
-	struct target *target;
-} array;
 
 static struct restore *restore;
 static struct request *request;
@@ -32,30 +25,6 @@ static uint64_t begin_ns, over_ns;
 static uint8_t data[BLOCKS * BLOCK], back[BLOCKS * BLOCK];
 static struct iovec iov[BLOCKS];
 static struct kvof_block block[BLOCKS];
-
-static void array_up(bool format)
-{
-	struct loop_opts loop = {.name = "array"};
-	struct store_opts so = {.drive_count = 2, .evict = true, .buffer_bytes = 64 * MiB,
-		.format = format, .drive = {{.path = "a0", .bytes = 256 * MiB},
-					    {.path = "a1", .bytes = 256 * MiB}}};
-	struct target_ns_opts ns = {.nsid = 1, .evicts = true};
-	struct target_subsys_opts subsys = {.nqn = NQN, .ns = &ns, .ns_count = 1};
-	struct target_opts to = {.subsys = &subsys, .subsys_count = 1};
-	struct sock_addr addr = {.host = "127.0.0.1", .port = 4420};
-	struct store_report report;
-	char why[256] = "";
-	uint16_t port;
-
-	expect_int(loop_open(&loop, &array.loop), 0);
-	if (store_open(&so, array.loop, &array.store, &report) != 0)
-		fail_msg("store: %s", report.text);
-	ns.store = array.store;
-	to.loop = array.loop;
-	if (target_open(&to, why, &array.target) != 0)
-		fail_msg("target: %s", why);
-	expect_int(target_listen(array.target, &addr, NULL, &port), 0);
-}
 
 static void blocks_over(uint8_t *at)
 {
@@ -187,18 +156,6 @@ static bool is_stopped(void *arg)
 	return stopped;
 }
 
-static bool ended;
-
-static void one_end(void *arg)
-{
-	ended = true;
-}
-
-static bool has_ended(void *arg)
-{
-	return ended;
-}
-
 static void end(void)
 {
 	stopped = false;
@@ -206,28 +163,10 @@ static void end(void)
 	expect(sim_run_until(is_stopped, NULL, 10 * NS_PER_S));
 	restore_close(&restore);
 	fix_close_core();
-	ended = false;
-	target_close(&array.target, 0, one_end, NULL);
-	expect(sim_run_until(has_ended, NULL, 60 * NS_PER_S));
-	ended = false;
-	store_close(&array.store, one_end, NULL);
-	expect(sim_run_until(has_ended, NULL, 60 * NS_PER_S));
-	loop_close(&array.loop);
+	array_down();
 	loop_close(&fix.loop);
 	identity_free(&fix.identity);
 	sim_end();
-}
-
-/* What a killed process had: its memory is nobody's, but still reachable for the leak checker. */
-static void *grave[64];
-static unsigned graves;
-
-static void array_kill(void)
-{
-	sim_crash(&array.loop, true);
-	must(graves + 2 <= ARRAY_COUNT(grave));
-	grave[graves++] = array.store;
-	grave[graves++] = array.target;
 }
 
 TEST(a_prefix_comes_back_over_an_array_layer_by_layer)
