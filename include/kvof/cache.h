@@ -39,7 +39,7 @@ struct kvof_cache;
 #define KVOF_FIELDS_MAX 64
 #define KVOF_TARGETS_MAX 16
 #define KVOF_FLASH_MAX 16
-#define KVOF_LAYERS_MAX 4096
+#define KVOF_LAYERS_MAX 2048
 #define KVOF_GROUPS_MAX 16
 #define KVOF_PRIORITY_MAX 100           /* priorities are -100 to 100 */
 

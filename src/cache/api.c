@@ -420,6 +420,16 @@ static void thread_end(struct kvof_cache *c)
 	pthread_join(c->thread, NULL);
 }
 
+/* Nobody but memory fails without a sentence. */
+static int open_failed(int rc, char why[256])
+{
+	if (why[0] == '\0')
+		snprintf(why, 256, "%s", rc == -ENOMEM ?
+			 "there is not enough memory, or no descriptor or thread is left" :
+			 strerror(-rc));
+	return rc;
+}
+
 int kvof_cache_open(const struct kvof_cache_opts *opts, char why[256], struct kvof_cache **out)
 {
 	char room[256];
@@ -438,11 +448,11 @@ int kvof_cache_open(const struct kvof_cache_opts *opts, char why[256], struct kv
 	pthread_once(&api_once, api_begin);
 	rc = cache_make(opts, why, &c);
 	if (rc != 0)
-		return rc;
+		return open_failed(rc, why);
 	rc = thread_start(c);
 	if (rc != 0) {
 		cache_free(c);
-		return rc;
+		return open_failed(rc, why);
 	}
 	sem_wait_whole(&c->opened);
 	memcpy(why, c->open_why, 256);
@@ -450,7 +460,7 @@ int kvof_cache_open(const struct kvof_cache_opts *opts, char why[256], struct kv
 	if (rc != 0) {
 		thread_end(c);
 		cache_free(c);
-		return rc;
+		return open_failed(rc, why);
 	}
 	*out = c;
 	return 0;

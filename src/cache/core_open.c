@@ -10,9 +10,11 @@
  * Owned by one loop.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cache/core_inner.h"
 #include "cache/domains.h"
@@ -168,8 +170,21 @@ static uint32_t layers_equal(const struct kvof_cache_opts *c)
 	return c->layer_count;
 }
 
-static int dram_make(struct core *core, const struct kvof_cache_opts *c)
+/* More than the machine has would be granted, and end in the kernel's killer. */
+static int dram_fits(uint64_t bytes, char why[256])
 {
+	uint64_t most = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+
+	if (bytes <= most)
+		return 0;
+	snprintf(why, 256, "dram_bytes is %" PRIu64 " bytes, this machine has %" PRIu64, bytes,
+		 most);
+	return -ENOMEM;
+}
+
+static int dram_make(struct core *core, const struct kvof_cache_opts *c, char why[256])
+{
+	int rc = dram_fits(c->dram_bytes, why);
 	struct dram_opts dram = {
 		.bytes = c->dram_bytes,
 		.cut_bytes = core_cut_bytes(c),
@@ -180,6 +195,8 @@ static int dram_make(struct core *core, const struct kvof_cache_opts *c)
 		.drives = c->flash_count > 0,
 	};
 
+	if (rc != 0)
+		return rc;
 	return dram_open(core->loop, &dram, &core->tier[KVOF_TIER_DRAM]);
 }
 
@@ -261,7 +278,7 @@ int core_open(struct loop *loop, const struct core_opts *opts, const struct core
 	if (rc == 0)
 		rc = evict_open(loop, core, core->known, &core->evict);
 	if (rc == 0 && c->dram_bytes > 0)
-		rc = dram_make(core, c);
+		rc = dram_make(core, c, why);
 	if (rc == 0 && c->flash_count > 0)
 		rc = flash_make(core, c, why);
 	loop_now_take(loop);               /* pages made, drives opened: seconds, perhaps */

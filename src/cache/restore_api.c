@@ -168,7 +168,8 @@ static int owner_make(struct guest *g, const struct kvof_block *blocks, uint32_t
 	if (rc == 0) {
 		o->guest = g;
 		o->counted = request_event_count(o->req);
-		rc = door_count(g->cache, o->counted);
+		/* more than there can ever be room for: draining would not help */
+		rc = o->counted > KVOF_BLOCKS_MAX ? -EINVAL : door_count(g->cache, o->counted);
 		if (rc != 0)
 			request_free(&o->req);
 	}

@@ -726,6 +726,21 @@ TEST(opening_and_closing_leaves_no_descriptor_behind)
 	expect_int(open_descriptors(), before);
 }
 
+TEST(more_dram_than_the_machine_has_is_refused_before_any_of_it_is_taken)
+{
+	struct kvof_cache_opts opts = {
+		.struct_bytes = sizeof(opts),
+		.model_id = "m",
+		.dram_bytes = 16 * TiB,
+	};
+	struct kvof_cache *none;
+	char why[256];
+
+	kt_noise(why, sizeof(why));
+	expect_int(kvof_cache_open(&opts, why, &none), -ENOMEM);
+	expect(strstr(why, "dram_bytes") != NULL);
+}
+
 TEST(every_reason_has_a_name)
 {
 	expect_str(kvof_reason_name(KVOF_OK), "ok");

@@ -360,3 +360,24 @@ TEST(a_cache_closes_in_the_middle_of_restores_and_hints_over_drives)
 	}
 	flash_remove();
 }
+
+TEST(a_request_with_more_events_than_there_is_ever_room_for_is_wrong_and_the_most_layers_fit)
+{
+	struct kvof_restore_opts each = {.struct_bytes = sizeof(each),
+					 .flags = KVOF_RESTORE_EACH};
+	struct kvof_cache_opts opts = {
+		.struct_bytes = sizeof(opts),
+		.model_id = "m",
+		.dram_bytes = 1 * MiB,
+		.layer_count = KVOF_LAYERS_MAX,
+	};
+	static struct kvof_block empty[KVOF_BLOCKS_MAX];
+	char why[256];
+	uint64_t request;
+
+	expect_int(kvof_cache_open(&opts, why, &cache), 0);
+	expect_int(kvof_restore_begin(cache, empty, KVOF_BLOCKS_MAX, &each, &request), -EINVAL);
+	expect_int(kvof_restore_begin(cache, empty, 1, NULL, &request), 0);
+	expect_int(kvof_restore_end(cache, request, NULL), 0);
+	kvof_cache_close(&cache);
+}
