@@ -497,7 +497,7 @@ int domains_rm(int argc, char **argv)
 	};
 	const struct cmd_opt shared[] = {CMD_COMMON_OPTS(&common), {.name = NULL}};
 	const struct cmd_usage u = {
-		.name = "rm", .args = "TARGET", .least = 1, .most = 1, .opts = opts,
+		.name = "rm", .args = "TARGET --domain D", .least = 1, .most = 1, .opts = opts,
 		.common = shared,
 		.what = "Deletes every value of one domain; reads all values to find them.",
 	};
