@@ -12,21 +12,9 @@
 
 static int block_check(enum kvof_op kind, const struct kvof_block *b, uint32_t cut_bytes)
 {
-	uint64_t bytes = 0;
-
 	if (kind == KVOF_EXISTS_OP || kind == KVOF_DELETE)
 		return b->bytes == 0 && b->iov_count == 0 ? 0 : -EINVAL;
-	if (b->iov_count > KVOF_IOV_MAX || (b->iov_count > 0 && b->iov == NULL))
-		return -EINVAL;
-	if (b->bytes > TIER_BLOCK_BYTES_MAX || b->bytes / cut_bytes >= FRAME_PARTS_MAX)
-		return -EINVAL;
-	for (uint32_t i = 0; i < b->iov_count; i++) {
-		if (b->iov[i].iov_len > TIER_BLOCK_BYTES_MAX ||
-		    (b->iov[i].iov_base == NULL && b->iov[i].iov_len > 0))
-			return -EINVAL;
-		bytes += b->iov[i].iov_len;
-	}
-	return bytes == b->bytes ? 0 : -EINVAL;
+	return tier_block_check(b, cut_bytes);
 }
 
 struct layout {

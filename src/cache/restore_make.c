@@ -10,23 +10,6 @@
 
 #include "cache/restore_inner.h"
 
-static int block_check(const struct kvof_block *b, uint32_t cut_bytes)
-{
-	uint64_t bytes = 0;
-
-	if (b->iov_count > KVOF_IOV_MAX || (b->iov_count > 0 && b->iov == NULL))
-		return -EINVAL;
-	if (b->bytes > TIER_BLOCK_BYTES_MAX || b->bytes / cut_bytes >= FRAME_PARTS_MAX)
-		return -EINVAL;
-	for (uint32_t i = 0; i < b->iov_count; i++) {
-		if (b->iov[i].iov_len > TIER_BLOCK_BYTES_MAX ||
-		    (b->iov[i].iov_base == NULL && b->iov[i].iov_len > 0))
-			return -EINVAL;
-		bytes += b->iov[i].iov_len;
-	}
-	return bytes == b->bytes ? 0 : -EINVAL;
-}
-
 static int opts_check(const struct kvof_restore_opts *opts)
 {
 	if (opts->struct_bytes != sizeof(*opts) || opts->mode > KVOF_RESTORE_ENDS ||
@@ -57,7 +40,7 @@ static int layout_make(const struct kvof_block *blocks, uint32_t n, const struct
 
 	*l = (struct layout){.n = n, .layer_count = r->layer_count > 0 ? r->layer_count : 1};
 	for (uint32_t i = 0; i < n; i++) {
-		if (block_check(&blocks[i], r->cut_bytes) != 0)
+		if (tier_block_check(&blocks[i], r->cut_bytes) != 0)
 			return -EINVAL;
 		l->iovs += blocks[i].iov_count;
 		if (blocks[i].iov_count > l->iov_count_max)

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How tiers cut blocks along layers. Pure. */
+/* What is the same for all tiers: the check of a block, and how it is cut along layers. Pure. */
+#include <errno.h>
+
 #include "cache/tier.h"
 
 #define CUT_SHARES_MORE 16u                /* than needed, in search of even ones */
@@ -32,4 +34,21 @@ void tier_cut_set(struct tier *t, uint32_t cut_bytes, uint32_t layer_count)
 	must(cut_bytes >= TIER_CUT_MIN && cut_bytes <= FRAME_CUT_MAX);
 	t->cut_bytes = cut_bytes;
 	t->layer_count = layer_count;
+}
+
+int tier_block_check(const struct kvof_block *b, uint32_t cut_bytes)
+{
+	uint64_t bytes = 0;
+
+	if (b->iov_count > KVOF_IOV_MAX || (b->iov_count > 0 && b->iov == NULL))
+		return -EINVAL;
+	if (b->bytes > TIER_BLOCK_BYTES_MAX || b->bytes / cut_bytes >= FRAME_PARTS_MAX)
+		return -EINVAL;
+	for (uint32_t i = 0; i < b->iov_count; i++) {
+		if (b->iov[i].iov_len > TIER_BLOCK_BYTES_MAX ||
+		    (b->iov[i].iov_base == NULL && b->iov[i].iov_len > 0))
+			return -EINVAL;
+		bytes += b->iov[i].iov_len;
+	}
+	return bytes == b->bytes ? 0 : -EINVAL;
 }

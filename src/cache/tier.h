@@ -137,7 +137,7 @@ struct tier_ops {
 	void (*more)(struct tier *t, struct tier_op *op);
 	/* False: all would end with KVOF_UNREACHABLE at once. NULL: never. */
 	bool (*live)(const struct tier *t);
-	/* Of the device that would serve id. */
+	/* Of the device that would serve id; NULL: of all that are there, side by side. */
 	void (*speed)(const struct tier *t, const struct kvof_id *id, struct tier_speed *out);
 };
 
@@ -164,6 +164,9 @@ static inline uint64_t tier_deadline_ns(uint64_t from_now_ns)
 {
 	return bytes_min(from_now_ns, TIER_DEADLINE_MAX_NS);
 }
+
+/* What an engine says of a block and its pieces, before anything believes it. Return: 0; -EINVAL. */
+int tier_block_check(const struct kvof_block *b, uint32_t cut_bytes);
 
 /* From now on; also those in flight keep what they began with. */
 void tier_cut_set(struct tier *t, uint32_t cut_bytes, uint32_t layer_count);
