@@ -747,8 +747,13 @@ void core_unlease(struct core *core, const struct kvof_id *ids, uint32_t count)
 
 int core_pin(struct core *core, const struct kvof_id *ids, uint32_t count, bool on)
 {
+	int rc;
+
 	loop_must_own(core->loop);
-	return prefix_pin(core->known, ids, count, on);
+	rc = prefix_pin(core->known, ids, count, on);
+	for (uint32_t i = 0; !on && core->tier[KVOF_TIER_DRAM] != NULL && i < count; i++)
+		dram_let(core->tier[KVOF_TIER_DRAM], &ids[i]);
+	return rc;
 }
 
 int core_hint(struct core *core, const struct kvof_id *ids, uint32_t count,

@@ -42,6 +42,8 @@ int dram_open(struct loop *loop, const struct dram_opts *opts, struct tier **out
 void dram_close(struct tier **t);
 void dram_stat(const struct tier *t, struct dram_stat *out);
 
+/* The owner does not hold it any more: it may be evicted, at once. */
+void dram_let(struct tier *t, const struct kvof_id *id);
 /* Ends a lease of touch(). */
 void dram_unlease(struct tier *t, const struct kvof_id *id);
 /* It was used: once a use, of a prefix the tail first. */

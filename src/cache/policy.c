@@ -8,6 +8,7 @@
 #include "cache/policy_impl.h"
 
 #define POLICY_AWAY UINT16_MAX
+#define POLICY_ROW 64                      /* refused one after another, to be passed over */
 #define POLICY_UP_MAX 4096u                /* ancestors looked at before a link */
 
 static const struct policy_ops *const policies[] = {
@@ -98,20 +99,39 @@ void policy_list_take(struct policy *p, uint32_t slot)
 		l->back = s->prev;
 	else
 		p->slot[s->next].prev = s->prev;
+	if (l->skip == slot)
+		l->skip = s->prev;
 	must(l->count > 0 && l->units >= s->units);
 	l->count--;
 	l->units -= s->units;
 	s->list = POLICY_AWAY;
 }
 
-uint32_t policy_list_first(const struct policy *p, unsigned list,
-			   bool (*may_go)(void *, uint32_t), void *arg)
+uint32_t policy_list_first(struct policy *p, unsigned list, bool (*may_go)(void *, uint32_t),
+			   void *arg)
 {
-	uint32_t at = p->list[list].front;
+	struct policy_list *l = &p->list[list];
+	uint32_t refused = l->skip, at = refused != POLICY_NONE ? p->slot[refused].next : l->front;
+	unsigned row = 0;
 
-	while (at != POLICY_NONE && may_go != NULL && !may_go(arg, at))
+	if (may_go == NULL)
+		return l->front;
+	while (at != POLICY_NONE && !may_go(arg, at)) {
+		refused = at;
 		at = p->slot[at].next;
+		row++;
+	}
+	if (p->skips && row >= POLICY_ROW)
+		l->skip = refused;
 	return at;
+}
+
+void policy_look_again(struct policy *p)
+{
+	OBJ_CHECK(p, POLICY_MAGIC);
+	p->skips = true;
+	for (unsigned i = 0; i < POLICY_LISTS_MAX; i++)
+		p->list[i].skip = POLICY_NONE;
 }
 
 /* --- keys that are gone --------------------------------------------------- */
@@ -244,7 +264,7 @@ int policy_open(const char *name, const struct policy_opts *opts, struct policy 
 	p->opts = *opts;
 	p->slot = calloc(opts->slots, sizeof(*p->slot));
 	for (unsigned i = 0; i < POLICY_LISTS_MAX; i++)
-		p->list[i] = (struct policy_list){POLICY_NONE, POLICY_NONE, 0, 0};
+		p->list[i] = (struct policy_list){POLICY_NONE, POLICY_NONE, POLICY_NONE, 0, 0};
 	rc = p->slot == NULL || !past_open(&p->past, opts->slots) ? -ENOMEM : 0;
 	if (rc == 0 && ops->open != NULL)
 		rc = ops->open(p);

@@ -70,8 +70,11 @@ void policy_hit(struct policy *p, uint32_t slot);
 void policy_priority(struct policy *p, uint32_t slot, int32_t priority);
 
 /* The slot that is to go; it stays until policy_evict(). may_go NULL: all may. Return: POLICY_NONE
- * if none may. */
+ * if none may, or only such as were refused since policy_look_again(). */
 uint32_t policy_victim(struct policy *p, bool (*may_go)(void *arg, uint32_t slot), void *arg);
+/* Long rows of slots that were refused are not asked about again until the next call of this; who
+ * never calls it has all asked each time. */
+void policy_look_again(struct policy *p);
 /* It went for want of room, and its key is remembered for a while. */
 void policy_evict(struct policy *p, uint32_t slot);
 /* It was deleted, and is forgotten. */

@@ -33,6 +33,7 @@ struct policy_slot {
 /* The front goes first. */
 struct policy_list {
 	uint32_t front, back;
+	uint32_t skip;                     /* up to this one all were refused lately */
 	uint32_t count;
 	uint64_t units;
 };
@@ -76,6 +77,7 @@ struct policy {
 	uint32_t count;
 	uint64_t used_units;
 	uint64_t gone;                     /* evicted so far */
+	bool skips;                        /* policy_look_again() is called */
 };
 
 extern const struct policy_ops policy_worth_ops, policy_lru_ops, policy_s3fifo_ops;
@@ -84,8 +86,8 @@ void policy_list_push(struct policy *p, unsigned list, uint32_t slot);       /* 
 void policy_list_take(struct policy *p, uint32_t slot);
 
 /* The first of the list, from the front, that may go. POLICY_NONE: none. */
-uint32_t policy_list_first(const struct policy *p, unsigned list,
-			   bool (*may_go)(void *, uint32_t), void *arg);
+uint32_t policy_list_first(struct policy *p, unsigned list, bool (*may_go)(void *, uint32_t),
+			   void *arg);
 
 /* Is this one of the policy's own, or has it a priority? */
 static inline bool policy_slot_own(const struct policy *p, uint32_t slot)

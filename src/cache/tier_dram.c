@@ -33,6 +33,8 @@
 #define DRAM_CUT_BYTES ((uint32_t)(4 * MiB) - FRAME_BYTES)  /* until tier_cut_set() */
 #define DRAM_LATENCY_NS 10000              /* two turns of the loop */
 #define DRAM_HUGE_BYTES (2 * MiB)
+#define DRAM_AGAIN_NS (20 * NS_PER_MS)     /* what stays is passed over so long, and */
+#define DRAM_AGAIN_BLOCK_NS 1000           /* so much longer for each block that is held */
 #define DRAM_TURN_BYTES (8 * MiB)          /* copied in one turn of the loop, about */
 
 _Static_assert(DRAM_NONE == POLICY_NONE, "a slot is the policy's slot");
@@ -45,6 +47,7 @@ struct dram_entry {
 	uint32_t chain;                    /* next entry of the bucket */
 	uint32_t pins;
 	bool gone;                         /* deleted, but pinned */
+	bool refused;                      /* to go, when room was looked for */
 	bool filling;                      /* not in the table yet */
 	bool promoted;                     /* came from a slower tier */
 	bool prefetched;                   /* and not hit yet */
@@ -72,6 +75,7 @@ struct dram {
 	uint64_t stay_pieces, pinned_pieces;
 	uint64_t lease_end_ns;             /* no lease ends before */
 	uint64_t now_ns;                   /* of the search for a victim */
+	uint64_t again_ns;                 /* from then on the policy looks at all again */
 	uint32_t parent;                   /* of the block that wants room: it stays as well */
 	struct dram_stat stat;
 	uint64_t bytes_per_s, loads, queued_bytes;
@@ -168,6 +172,16 @@ static void entry_pin(struct dram *d, struct dram_entry *e)
 	stay(d, e);
 }
 
+static bool may_go(void *arg, uint32_t slot);
+
+/* One thing less keeps it here: if it may go now, the policy is to look at it again. */
+static void entry_let(struct dram *d, struct dram_entry *e)
+{
+	d->now_ns = loop_now_ns(d->loop);
+	if (e->refused && may_go(d, slot_of(d, e)))
+		d->again_ns = 0;
+}
+
 /* Gives the pieces back; nobody finds or reads the entry any more. */
 static void entry_free(struct dram *d, struct dram_entry *e)
 {
@@ -193,6 +207,7 @@ static void entry_unpin(struct dram *d, struct dram_entry *e)
 	if (--e->pins > 0)
 		return;
 	d->pinned_pieces -= pieces_for(d, e->bytes);
+	entry_let(d, e);
 	if (e->gone)
 		entry_free(d, e);
 	else if (!entry_stays(e, loop_now_ns(d->loop)))
@@ -241,11 +256,12 @@ static uint32_t parent_of(struct dram *d, const struct kvof_id *id)
 static bool may_go(void *arg, uint32_t slot)
 {
 	const struct dram *d = arg;
-	const struct dram_entry *e = &d->entry[slot];
+	struct dram_entry *e = &d->entry[slot];
 
-	if (entry_stays(e, d->now_ns) || slot == d->parent)
-		return false;
-	return d->events == NULL || d->events->held == NULL || !d->events->held(d->arg, &e->id);
+	e->refused = entry_stays(e, d->now_ns) || slot == d->parent ||
+		     (d->events != NULL && d->events->held != NULL &&
+		      d->events->held(d->arg, &e->id));
+	return !e->refused;
 }
 
 /* Would there be room if all went that may? */
@@ -279,6 +295,10 @@ static bool room_make(struct dram *d, uint32_t pieces, const struct kvof_id *id)
 	d->parent = policy_tails_first(d->policy) ? parent_of(d, id) : DRAM_NONE;
 	if (!room_possible(d, pieces))
 		return false;
+	if (d->now_ns >= d->again_ns) {
+		policy_look_again(d->policy);
+		d->again_ns = d->now_ns + DRAM_AGAIN_NS + d->stat.blocks * DRAM_AGAIN_BLOCK_NS;
+	}
 	while (d->piece_free < pieces) {
 		uint32_t slot = policy_victim(d->policy, may_go, d);
 
@@ -756,8 +776,18 @@ void dram_unlease(struct tier *t, const struct kvof_id *id)
 	if (e == NULL)
 		return;
 	e->lease_until_ns = 0;
+	entry_let(d, e);
 	if (!entry_stays(e, loop_now_ns(d->loop)))
 		stay_end(d, e);
+}
+
+void dram_let(struct tier *t, const struct kvof_id *id)
+{
+	struct dram *d = dram_of(t);
+	struct dram_entry *e = entry_find(d, id);
+
+	if (e != NULL)
+		entry_let(d, e);
 }
 
 void dram_hit(struct tier *t, const struct kvof_id *id)

@@ -450,3 +450,51 @@ TEST(a_policy_does_the_same_again)
 		expect_int(sum[0], sum[1]);
 	}
 }
+
+/* --- what is held by the owner ---------------------------------------------------------------- */
+
+static unsigned asked_count;
+static uint32_t kept;                      /* slots below it stay */
+
+static bool may_go_from(void *arg, uint32_t slot)
+{
+	asked_count++;
+	return slot >= kept;
+}
+
+TEST(long_rows_of_what_stays_are_asked_about_once_until_the_owner_says_so)
+{
+	for (const char *const *name = policy_names(); *name != NULL; name++) {
+		struct policy *p = opened(*name, 4096);
+		uint32_t slot;
+
+		for (uint32_t i = 0; i < 4096; i++)
+			put(p, i, 1000 + i * 7919, POLICY_NONE);
+		kept = 4000;
+		policy_look_again(p);
+		expect(policy_victim(p, may_go_from, NULL) >= kept);
+		asked_count = 0;
+		for (unsigned i = 0; i < 50; i++) {
+			slot = policy_victim(p, may_go_from, NULL);
+			expect(slot != POLICY_NONE && slot >= kept);
+			policy_evict(p, slot);
+		}
+		expect(asked_count < 50 * 1000);   /* a few of each of its lists; all: 50 * 4000 */
+		/* all that is left stays: told at once, too */
+		kept = 4096;
+		expect_int(policy_victim(p, may_go_from, NULL), POLICY_NONE);
+		asked_count = 0;
+		expect_int(policy_victim(p, may_go_from, NULL), POLICY_NONE);
+		expect(asked_count < 1000);
+		/* what is used, or goes, meanwhile leaves the row whole */
+		for (uint32_t i = 0; i < 3000; i += 3)
+			policy_hit(p, i);
+		for (uint32_t i = 1; i < 3000; i += 3)
+			policy_remove(p, i);
+		policy_check(p);
+		kept = 0;
+		policy_look_again(p);
+		expect(policy_victim(p, may_go_from, NULL) != POLICY_NONE);
+		policy_close(&p);
+	}
+}
