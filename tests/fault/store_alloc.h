@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The allocator of a store that is built to be refused its n-th request for memory. */
+/* The allocator of a store or a cache that is built to be refused its n-th request for memory. */
 #ifndef KVOF_TESTS_FAULT_STORE_ALLOC_H
 #define KVOF_TESTS_FAULT_STORE_ALLOC_H
 
