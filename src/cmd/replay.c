@@ -220,7 +220,7 @@ static int read_failed(const char *name, uint64_t line, const struct trace_bad *
 	if (rc == -EINVAL)
 		cmd_error("replay", "%s:%llu: %s%s%s", name, (unsigned long long)line,
 			  bad->field != NULL ? bad->field : "the line", " ", bad->why);
-	else if (rc == -E2BIG)
+	else if (rc == -ENOSPC)
 		cmd_error("replay", "%s:%llu: more requests or blocks than a replay takes", name,
 			  (unsigned long long)line);
 	else

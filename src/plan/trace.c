@@ -82,7 +82,7 @@ static int room_grow(void *array, uint32_t *room, uint32_t used, size_t element_
 	void *moved, **at = array;
 
 	if (used >= limit)
-		return -E2BIG;
+		return -ENOSPC;
 	if (used < *room)
 		return 0;
 	moved = realloc(*at, more * element_bytes);

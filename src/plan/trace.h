@@ -53,13 +53,13 @@ struct trace_bad {
 /* Begins with a zeroed trace; trace_free() may follow any of these. */
 void trace_free(struct trace *t);
 
-/* Adds a request without blocks. Return: 0; -ENOMEM; -E2BIG a limit is reached. */
+/* Adds a request without blocks. Return: 0; -ENOMEM; -ENOSPC a limit is reached. */
 int trace_add(struct trace *t, uint64_t time_ms, uint64_t input_tokens, uint64_t output_tokens);
 /* Adds a block to the request that was added last. Return: the same. */
 int trace_add_block(struct trace *t, uint64_t id);
 
 /* One line, without its end. Blank lines are passed over.
- * Return: 0; -EINVAL with bad filled and the trace as it was; -ENOMEM; -E2BIG. */
+ * Return: 0; -EINVAL with bad filled and the trace as it was; -ENOMEM; -ENOSPC. */
 int trace_add_line(struct trace *t, const char *line, size_t bytes, struct trace_bad *bad);
 
 /* All lines of a file, or until there are so many requests (0: all); *line is the number of the one

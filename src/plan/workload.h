@@ -26,7 +26,7 @@ struct workload_opts {
 
 /* Ends with NULL. */
 const char *const *workload_names(void);
-/* Adds to an empty trace. Return: 0; -ENOENT no such name; -ENOMEM; -E2BIG. */
+/* Adds to an empty trace. Return: 0; -ENOENT no such name; -ENOMEM; -ENOSPC. */
 int workload_make(const char *name, const struct workload_opts *o, struct trace *t);
 
 #endif
