@@ -165,7 +165,7 @@ static inline uint64_t tier_deadline_ns(uint64_t from_now_ns)
 	return bytes_min(from_now_ns, TIER_DEADLINE_MAX_NS);
 }
 
-/* What an engine says of a block and its pieces, before anything believes it. Return: 0; -EINVAL. */
+/* What an engine says of a block, before anything believes it. Return: 0; -EINVAL. */
 int tier_block_check(const struct kvof_block *b, uint32_t cut_bytes);
 
 /* From now on; also those in flight keep what they began with. */

@@ -215,9 +215,9 @@ int cmd_rm(int argc, char **argv)
 	struct cmd_usage u = {
 		.name = "rm", .args = "TARGET KEY", .least = 2, .most = 2,
 		.what = "Deletes KEY and its value. Ends with 1 if there is no such key.",
-		.more = "kvof rm TARGET --domain D, without KEY, deletes every value of one domain; D is\n"
-			"what kvof stat TARGET --domains shows. All values are read to find them. Ends\n"
-			"with 1 if there are none.\n",
+		.more = "kvof rm TARGET --domain D, without KEY, deletes every value of one\n"
+			"domain; D is what kvof stat TARGET --domains shows. All values are read\n"
+			"to find them. Ends with 1 if there are none.\n",
 	};
 	struct rw rw = {0};
 	uint32_t value_bytes = 0;
