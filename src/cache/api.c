@@ -240,6 +240,10 @@ static void api_result(void *arg, struct cache_batch *batch, const struct kvof_r
 	struct kvof_cache *c = arg;
 	struct waiter *w = batch->waiter;
 
+	if (batch->question && (r->flags & KVOF_RESULT_RELEASED) != 0) {
+		door_uncount(c, 1);        /* of match's own: nobody knows its number */
+		return;
+	}
 	if (w == NULL || (r->flags & KVOF_RESULT_RELEASED) != 0) {
 		door_result(c, r);
 		return;

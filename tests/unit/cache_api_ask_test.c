@@ -8,6 +8,8 @@
 #include "cache_sim_host.h"
 
 #include <poll.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "base/prng.h"
@@ -387,5 +389,36 @@ TEST(k_and_v_that_lie_apart_are_one_value_in_the_order_of_the_list)
 	expect_int(r.reason, KVOF_OK);
 	expect(memcmp(flat, k[0], 3000) == 0 && memcmp(flat + 3000, v[0], 1500) == 0);
 	expect(memcmp(flat + 4500, k[1], 3000) == 0 && memcmp(flat + 7500, v[1], 1500) == 0);
+	kvof_cache_close(&cache);
+}
+
+static enum sim_hook hook_hang_all(struct host_op *op, int *res)
+{
+	return SIM_HOOK_HANG;
+}
+
+static unsigned flying_now(void)
+{
+	return atomic_load(&sim_host.flying);
+}
+
+TEST(a_match_that_an_array_leaves_hanging_leaves_nothing_to_drain)
+{
+	struct kvof_cache *cache = begin(0);
+	struct kvof_id ids[4];
+	struct kvof_result r;
+	uint32_t n = 9;
+
+	ids_fill(cache, 1, 4, ids);
+	sim_host.hook = hook_hang_all;
+	sim_host.busy_ns = 5 * NS_PER_MS;
+	expect_int(kvof_cache_match(cache, ids, 4, 20 * NS_PER_MS, &n), 0);
+	expect_int(n, 0);
+	while (flying_now() > 0)
+		sched_yield();
+	sim_host.hook = NULL;
+	/* the thread has handled the releases when it answers this */
+	expect_int(kvof_cache_match(cache, ids, 4, NS_PER_S, &n), 0);
+	expect_int(kvof_cache_drain(cache, &r, 1), 0);
 	kvof_cache_close(&cache);
 }
