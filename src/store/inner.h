@@ -15,6 +15,9 @@
  *   buf.c       the pool of value buffers
  *   slow.c      a limit of what is read from a drive
  *   loan.c      values that are sent from where they lie: a drive of memory
+ *   stripe.c    values that span the drives
+ *   depth.c     how many reads a drive has in flight, and what its I/O may hold of the pool
+ *   look.c, where.c   what others may see of the drives, and of where a value lies
  *   index.c     key to place, and the order of keys
  *   format.c    bytes on drives
  *
