@@ -5,7 +5,7 @@
  */
 #include "kt.h"
 
-#include "cache_sim_host.h"
+#include "cache_api_fixture.h"
 
 #include <poll.h>
 #include <sched.h>
@@ -13,34 +13,6 @@
 #include <stdio.h>
 
 #include "base/prng.h"
-#include "kvof/cache.h"
-
-#define BYTES 9000                         /* three parts of 4 KiB */
-
-static struct kvof_field field = {"kv_dtype", "f16"};
-
-static struct kvof_cache_opts options(void)
-{
-	return (struct kvof_cache_opts){
-		.struct_bytes = sizeof(struct kvof_cache_opts),
-		.target = "tcp://array:4420",
-		.fields = &field,
-		.field_count = 1,
-		.model_id = "m",
-		.block_tokens = 4,
-		.part_bytes = 4096,
-		.strict = 1,
-	};
-}
-
-static struct kvof_cache *opened(struct kvof_cache_opts opts)
-{
-	struct kvof_cache *cache = NULL;
-	char why[256];
-
-	expect_int(kvof_cache_open(&opts, why, &cache), 0);
-	return cache;
-}
 
 static struct kvof_cache *begin(uint64_t dram_bytes)
 {
