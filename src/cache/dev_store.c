@@ -80,6 +80,7 @@ struct dev_store {
 	struct store *store;               /* NULL: closing */
 	bool closing, dead;
 	uint64_t looked_ns;                /* for dead drives */
+	bool look_due;                     /* an error came too soon after the last look */
 	uint32_t flying;
 	struct list_link free;
 	uint64_t share_bytes;              /* of a drive */
@@ -222,7 +223,8 @@ static void drives_look(struct dev_store *d)
 	uint64_t now = loop_now_ns(d->loop);
 	struct store_stat stat;
 
-	if (d->dead || d->store == NULL || now < d->looked_ns)
+	d->look_due = now < d->looked_ns;
+	if (d->dead || d->store == NULL || d->look_due)
 		return;
 	d->looked_ns = now + DEV_STORE_LOOK_NS;
 	store_stat(d->store, &stat);
@@ -456,6 +458,8 @@ static void dev_store_submit(struct dev *dev, struct host_op *op)
 	loop_must_own(d->loop);
 	op->busy = false;
 	op->value_bytes = op->moved_bytes = 0;
+	if (d->look_due)
+		drives_look(d);
 	if (d->store == NULL || d->dead) {
 		answer_soon(d, op, d->closing ? -ESHUTDOWN : -ECONNRESET);
 		return;

@@ -854,6 +854,23 @@ TEST(with_no_drive_left_blocks_are_unreachable_at_once)
 	end();
 }
 
+TEST(a_burst_of_reads_that_kills_the_last_drive_leaves_flash_unreachable)
+{
+	enum kvof_reason last = KVOF_OK;
+
+	begin(1);
+	for (uint32_t n = 0; n < 40; n++)
+		expect_int(tf_one(KVOF_SAVE, n, data, CUT), KVOF_OK);
+	sim_disk_mode("f0", SIM_DISK_GONE);
+	for (uint32_t n = 0; n < 40; n++)
+		expect(tf_one(KVOF_LOAD, n, back, CUT) != KVOF_OK);
+	tf_pass(NS_PER_S);
+	for (uint32_t n = 0; n < 4; n++)
+		last = tf_one(KVOF_LOAD, n, back, CUT);
+	expect_int(last, KVOF_UNREACHABLE);
+	end();
+}
+
 /* A leak checker is told of memory that stays since the kernel still writes there. */
 __attribute__((weak)) void __lsan_disable(void);
 __attribute__((weak)) void __lsan_enable(void);
