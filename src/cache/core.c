@@ -581,7 +581,7 @@ bool core_loaded(struct core *core, struct tier_op *op, enum kvof_tier tier, boo
 	OBJ_CHECK(core, CORE_MAGIC);
 	loop_must_own(core->loop);
 	core->stat.tier_reason[tier][KVOF_OK]++;
-	core->stat.reason[KVOF_OK]++;
+	core->stat.reason[KVOF_OK] += !prefetch;
 	core->stat.hits[tier] += !prefetch;
 	core->stat.loaded_bytes[tier] += op->value_bytes;
 	core->stat.verify_ns += op->verify_ns;

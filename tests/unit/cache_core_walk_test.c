@@ -564,6 +564,7 @@ TEST(s18_prefetched_and_resident_hits_misses_and_errors_are_counted_apart)
 	expect_int(stat.prefetched, 2);
 	expect_int(stat.prefetched_hits, 1);       /* the second hit of 2 is of a resident block */
 	expect_int(stat.hits[KVOF_TIER_REMOTE], 0);
+	expect_int(stat.reason[KVOF_OK], 3);
 	expect_int(stat.misses, 2);
 	expect_int(stat.reason[KVOF_ABSENT], 1);
 	expect_int(stat.reason[KVOF_UNREACHABLE], 1);
