@@ -15,6 +15,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "args.h"
+
 #include "base/hash.h"
 #include "base/prng.h"
 #include "cache/flash.h"
@@ -106,16 +108,6 @@ static uint64_t run(enum kvof_op what, uint64_t *cpu_ns)
 static void closed(void *arg)
 {
 	*(bool *)arg = true;
-}
-
-static bool number(const char *arg, const char *name, uint64_t *out)
-{
-	size_t bytes = strlen(name);
-
-	if (strncmp(arg, name, bytes) != 0 || arg[bytes] != '=')
-		return false;
-	*out = strtoull(arg + bytes + 1, NULL, 0);
-	return true;
 }
 
 static void args_take(int argc, char **argv)

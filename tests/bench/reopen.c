@@ -22,6 +22,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "args.h"
+
 #include "base/must.h"
 #include "base/prng.h"
 #include "loop/disk.h"
@@ -335,14 +337,6 @@ static uint64_t round_run(const struct plan *p, struct shard shard[SHARDS_MAX], 
 	return took;
 }
 
-static uint64_t number_of(const char *text, const char *name, uint64_t unless)
-{
-	size_t length = strlen(name);
-
-	return strncmp(text, name, length) == 0 && text[length] == '=' ?
-		strtoull(text + length + 1, NULL, 0) : unless;
-}
-
 static void numbers(const char *name, const uint64_t *ns, uint64_t count)
 {
 	printf(", \"%s\": [", name);
@@ -405,13 +399,13 @@ int main(int argc, char **argv)
 	}
 	p.folder = argv[1];
 	for (int i = 2; i < argc; i++) {
-		p.keys = number_of(argv[i], "keys", p.keys);
-		p.value_bytes = number_of(argv[i], "bytes", p.value_bytes);
-		p.drives = number_of(argv[i], "drives", p.drives);
-		p.shards = number_of(argv[i], "shards", p.shards);
-		p.segment_bytes = number_of(argv[i], "segment", p.segment_bytes);
-		p.rounds = number_of(argv[i], "rounds", p.rounds);
-		p.ask = number_of(argv[i], "ask", p.ask);
+		(void)number(argv[i], "keys", &p.keys);
+		(void)number(argv[i], "bytes", &p.value_bytes);
+		(void)number(argv[i], "drives", &p.drives);
+		(void)number(argv[i], "shards", &p.shards);
+		(void)number(argv[i], "segment", &p.segment_bytes);
+		(void)number(argv[i], "rounds", &p.rounds);
+		(void)number(argv[i], "ask", &p.ask);
 	}
 	p.segment_bytes *= MiB;
 	must(p.shards >= 1 && p.shards <= SHARDS_MAX && p.drives >= 1 && p.rounds <= 16 &&

@@ -22,6 +22,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "args.h"
+
 #include "base/must.h"
 #include "base/prng.h"
 #include "kvof/restore.h"
@@ -262,16 +264,6 @@ static struct round serial_all(void)
 }
 
 /* --- arguments -------------------------------------------------------------------------------- */
-
-static bool number(const char *arg, const char *name, uint64_t *out)
-{
-	size_t bytes = strlen(name);
-
-	if (strncmp(arg, name, bytes) != 0 || arg[bytes] != '=')
-		return false;
-	*out = strtoull(arg + bytes + 1, NULL, 0);
-	return true;
-}
 
 static void args_take(int argc, char **argv)
 {
