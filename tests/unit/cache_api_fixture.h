@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the tests of the public calls have in common: a cache over one array that the test controls
  * (cache_sim_host.h). Included by one file a program. */
-#ifndef KVOF_TESTS_CACHE_API_FIXTURE_H
-#define KVOF_TESTS_CACHE_API_FIXTURE_H
+#ifndef KVOF_TESTS_UNIT_CACHE_API_FIXTURE_H
+#define KVOF_TESTS_UNIT_CACHE_API_FIXTURE_H
 
 #include "kt.h"
 

@@ -3,8 +3,8 @@
  * One array in the simulator: a target over a store on two drives, on a loop of its own. It can be
  * killed and come back. Included by one file a program.
  */
-#ifndef KVOF_TESTS_CACHE_ARRAY_FIXTURE_H
-#define KVOF_TESTS_CACHE_ARRAY_FIXTURE_H
+#ifndef KVOF_TESTS_UNIT_CACHE_ARRAY_FIXTURE_H
+#define KVOF_TESTS_UNIT_CACHE_ARRAY_FIXTURE_H
 
 #include "kt.h"
 
