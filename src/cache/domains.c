@@ -271,36 +271,36 @@ bool domains_next(const uint8_t *list, size_t bytes, size_t *at, struct domains_
 	return true;
 }
 
-static void text_add(char *out, size_t size, size_t *at, const struct view *v)
+static void text_add(char *out, size_t bytes, size_t *at, const struct view *v)
 {
-	for (size_t i = 0; i < v->bytes && *at + 1 < size; i++)
+	for (size_t i = 0; i < v->bytes && *at + 1 < bytes; i++)
 		out[(*at)++] = (char)(v->at[i] < ' ' || v->at[i] == 0x7f ? '?' : v->at[i]);
 	out[*at] = '\0';
 }
 
-void domains_text(const struct domains_entry *entry, char *out, size_t size)
+void domains_text(const struct domains_entry *entry, char *out, size_t bytes)
 {
 	const struct view comma = {(const uint8_t *)", ", 2}, is = {(const uint8_t *)"=", 1};
 	struct view domain = {entry->at, entry->bytes};
 	struct field_view f;
 	size_t at = 0;
 
-	must(size > 0);
+	must(bytes > 0);
 	out[0] = '\0';
 	while (domain.bytes > 0 && view_field(&domain, &f)) {
 		if (at > 0)
-			text_add(out, size, &at, &comma);
-		text_add(out, size, &at, &f.name);
-		text_add(out, size, &at, &is);
-		text_add(out, size, &at, &f.value);
+			text_add(out, bytes, &at, &comma);
+		text_add(out, bytes, &at, &f.name);
+		text_add(out, bytes, &at, &is);
+		text_add(out, bytes, &at, &f.value);
 	}
 }
 
-bool domains_field(const struct domains_entry *entry, const char *name, char *out, size_t size)
+bool domains_field(const struct domains_entry *entry, const char *name, char *out, size_t bytes)
 {
 	struct view domain = {entry->at, entry->bytes}, value;
 
-	if (!find_field(domain, name, &value) || value.bytes >= size)
+	if (!find_field(domain, name, &value) || value.bytes >= bytes)
 		return false;
 	memcpy(out, value.at, value.bytes);
 	out[value.bytes] = '\0';

@@ -45,9 +45,9 @@ struct domains_entry {
 /* The next one after *at (0: the first), which is moved. False: that was all, or it is no list. */
 bool domains_next(const uint8_t *list, size_t bytes, size_t *at, struct domains_entry *out);
 /* "name=value, ..." on one line, cut where it does not fit. */
-void domains_text(const struct domains_entry *entry, char *out, size_t size);
+void domains_text(const struct domains_entry *entry, char *out, size_t bytes);
 /* Value of a field as text; false: there is none, or it does not fit. */
-bool domains_field(const struct domains_entry *entry, const char *name, char *out, size_t size);
+bool domains_field(const struct domains_entry *entry, const char *name, char *out, size_t bytes);
 
 /* 1 .. 65535, made from the fields that are listed: two domains seldom share one, but may. The
  * footers of values carry it, so that one domain's share can be told apart; 0 there: not known. */

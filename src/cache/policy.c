@@ -170,7 +170,7 @@ static void past_add(struct policy *p, uint64_t key, uint64_t note)
 	if (at != POLICY_NONE)
 		past_drop(past, at);
 	at = past->at;
-	past->at = at + 1 < past->size ? at + 1 : 0;
+	past->at = at + 1 < past->slots ? at + 1 : 0;
 	if (past->key[at] != 0)
 		past_drop(past, at);
 	past->key[at] = past_key(key);
@@ -194,7 +194,7 @@ static bool past_take(struct policy *p, uint64_t key, uint64_t *note)
 /* --- open and close ------------------------------------------------------- */
 
 /* Keys remembered: twice as many as are held, and never few. */
-static uint32_t past_size(uint32_t slots)
+static uint32_t past_slots(uint32_t slots)
 {
 	return slots < POLICY_PAST_MIN / 2 ? POLICY_PAST_MIN : 2 * slots;
 }
@@ -203,7 +203,7 @@ static uint32_t past_buckets(uint32_t slots)
 {
 	uint32_t n = POLICY_PAST_MIN;
 
-	while (n < past_size(slots))
+	while (n < past_slots(slots))
 		n *= 2;
 	return n;
 }
@@ -213,7 +213,7 @@ uint64_t policy_memory_bytes(const char *name, uint32_t slots)
 	const struct policy_ops *ops = policy_find(name);
 
 	return sizeof(struct policy) + (uint64_t)slots * sizeof(struct policy_slot) +
-	       past_size(slots) * (2 * sizeof(uint64_t) + sizeof(uint32_t)) +
+	       past_slots(slots) * (2 * sizeof(uint64_t) + sizeof(uint32_t)) +
 	       past_buckets(slots) * sizeof(uint32_t) +
 	       (ops != NULL && ops->bytes != NULL ? ops->bytes(slots) : 0);
 }
@@ -222,11 +222,11 @@ static bool past_open(struct policy_past *past, uint32_t slots)
 {
 	uint32_t buckets = past_buckets(slots);
 
-	past->size = past_size(slots);
+	past->slots = past_slots(slots);
 	past->mask = buckets - 1;
-	past->key = calloc(past->size, sizeof(*past->key));
-	past->note = calloc(past->size, sizeof(*past->note));
-	past->chain = calloc(past->size, sizeof(*past->chain));
+	past->key = calloc(past->slots, sizeof(*past->key));
+	past->note = calloc(past->slots, sizeof(*past->note));
+	past->chain = calloc(past->slots, sizeof(*past->chain));
 	past->bucket = malloc(buckets * sizeof(*past->bucket));
 	if (past->key == NULL || past->note == NULL || past->chain == NULL || past->bucket == NULL)
 		return false;

@@ -44,7 +44,7 @@ struct policy_past {
 	uint64_t *key;                     /* 0: empty */
 	uint64_t *note;                    /* what the policy wants to know again */
 	uint32_t *bucket, *chain;
-	uint32_t size, at, mask;
+	uint32_t slots, at, mask;
 };
 
 struct policy_ops {

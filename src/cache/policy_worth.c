@@ -89,7 +89,7 @@ struct worth {
 	struct worth_seen *seen;
 	struct worth_ends ends[WORTH_LISTS];
 	uint32_t *bucket;
-	uint32_t seen_size, seen_free, seen_count;
+	uint32_t seen_slots, seen_free, seen_count;
 	uint64_t sample_mask;
 };
 
@@ -114,7 +114,7 @@ static unsigned clock_of(unsigned kind)
 
 static uint32_t *seen_bucket(struct worth *w, uint64_t key)
 {
-	return &w->bucket[(key >> 20) & (w->seen_size - 1)];
+	return &w->bucket[(key >> 20) & (w->seen_slots - 1)];
 }
 
 static uint32_t seen_find(struct worth *w, uint64_t key)
@@ -176,7 +176,7 @@ static void seen_drop(struct worth *w, uint32_t at)
 static void sample_halve(struct worth *w)
 {
 	w->sample_mask = w->sample_mask * 2 + 1;
-	for (uint32_t i = 0; i < w->seen_size; i++)
+	for (uint32_t i = 0; i < w->seen_slots; i++)
 		if (w->seen[i].list != UINT16_MAX && (w->seen[i].key & w->sample_mask) != 0)
 			seen_drop(w, i);
 	for (unsigned i = 0; i < WORTH_LISTS; i++) {
@@ -221,7 +221,7 @@ static void sample_use(struct policy *p, uint64_t key, unsigned kind)
 		w->again[w->seen[at].list]++;
 		seen_take(w, at);
 	} else {
-		while (w->seen_count == w->seen_size) {
+		while (w->seen_count == w->seen_slots) {
 			at = seen_oldest(w);
 			if (seen_age(w, at) >= WORTH_REACH * p->opts.capacity_units)
 				seen_drop(w, at);
@@ -596,7 +596,7 @@ static void worth_limits(struct policy *p)
 	w->width[WORTH_AGES - 1] = before;
 }
 
-static uint32_t seen_size(uint32_t slots)
+static uint32_t seen_slots(uint32_t slots)
 {
 	uint32_t n = WORTH_SEEN_MIN;
 
@@ -608,7 +608,7 @@ static uint32_t seen_size(uint32_t slots)
 static uint64_t worth_bytes(uint32_t slots)
 {
 	return sizeof(struct worth) +
-	       (uint64_t)seen_size(slots) * (sizeof(struct worth_seen) + sizeof(uint32_t));
+	       (uint64_t)seen_slots(slots) * (sizeof(struct worth_seen) + sizeof(uint32_t));
 }
 
 static int worth_open(struct policy *p)
@@ -618,16 +618,16 @@ static int worth_open(struct policy *p)
 	if (w == NULL)
 		return -ENOMEM;
 	p->self = w;
-	w->seen_size = seen_size(p->opts.slots);
-	w->seen = calloc(w->seen_size, sizeof(*w->seen));
-	w->bucket = malloc(w->seen_size * sizeof(*w->bucket));
+	w->seen_slots = seen_slots(p->opts.slots);
+	w->seen = calloc(w->seen_slots, sizeof(*w->seen));
+	w->bucket = malloc(w->seen_slots * sizeof(*w->bucket));
 	if (w->seen == NULL || w->bucket == NULL)
 		return -ENOMEM;
-	memset(w->bucket, 0xff, w->seen_size * sizeof(*w->bucket));
+	memset(w->bucket, 0xff, w->seen_slots * sizeof(*w->bucket));
 	memset(w->ends, 0xff, sizeof(w->ends));
-	for (uint32_t i = 0; i < w->seen_size; i++) {
+	for (uint32_t i = 0; i < w->seen_slots; i++) {
 		w->seen[i].list = UINT16_MAX;
-		w->seen[i].chain = i + 1 < w->seen_size ? i + 1 : POLICY_NONE;
+		w->seen[i].chain = i + 1 < w->seen_slots ? i + 1 : POLICY_NONE;
 	}
 	worth_limits(p);
 	return 0;
@@ -660,7 +660,7 @@ static void worth_check(const struct policy *p)
 		}
 		must(w->ends[i].back == before);
 	}
-	must(seen == w->seen_count && seen <= w->seen_size);
+	must(seen == w->seen_count && seen <= w->seen_slots);
 }
 
 const struct policy_ops policy_worth_ops = {

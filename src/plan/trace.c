@@ -16,7 +16,7 @@
 struct trace_ids {
 	uint64_t *id;
 	uint32_t *number;
-	uint32_t size, used;
+	uint32_t slots, used;
 };
 
 static uint64_t id_mix(uint64_t x)
@@ -28,25 +28,25 @@ static uint64_t id_mix(uint64_t x)
 
 static uint32_t ids_place(const struct trace_ids *t, uint64_t id)
 {
-	uint32_t at = (uint32_t)id_mix(id) & (t->size - 1);
+	uint32_t at = (uint32_t)id_mix(id) & (t->slots - 1);
 
 	while (t->id[at] != 0 && t->id[at] != id + 1)
-		at = (at + 1) & (t->size - 1);
+		at = (at + 1) & (t->slots - 1);
 	return at;
 }
 
 static int ids_grow(struct trace_ids *t)
 {
-	struct trace_ids more = {.size = t->size > 0 ? t->size * 2 : 1024};
+	struct trace_ids more = {.slots = t->slots > 0 ? t->slots * 2 : 1024};
 
-	more.id = calloc(more.size, sizeof(*more.id));
-	more.number = calloc(more.size, sizeof(*more.number));
+	more.id = calloc(more.slots, sizeof(*more.id));
+	more.number = calloc(more.slots, sizeof(*more.number));
 	if (more.id == NULL || more.number == NULL) {
 		free(more.id);
 		free(more.number);
 		return -ENOMEM;
 	}
-	for (uint32_t i = 0; i < t->size; i++) {
+	for (uint32_t i = 0; i < t->slots; i++) {
 		uint32_t at;
 
 		if (t->id[i] == 0)
@@ -120,7 +120,7 @@ int trace_add_block(struct trace *t, uint64_t id)
 		if (t->ids == NULL)
 			return -ENOMEM;
 	}
-	if (t->ids->used >= t->ids->size / 2) {
+	if (t->ids->used >= t->ids->slots / 2) {
 		rc = ids_grow(t->ids);
 		if (rc != 0)
 			return rc;
