@@ -127,6 +127,7 @@ class Silent(threading.Thread):
         self.array = Array(kvof)
         self.count = count
         self.results = []
+        self.notes = []                        # the main thread prints: two would share a line
 
     def one(self, name, greet):
         for c in [l1(self.array.port) for _ in range(50)]:
@@ -149,8 +150,8 @@ class Silent(threading.Thread):
         took = time.monotonic() - begin
         for c in socks:
             c.close()
-        print(f'# {name}: {per_socket:.1f} KiB a socket, all gone after {took:.1f} s, a new host '
-              f'connects in {connect_ms:.0f} ms')
+        self.notes.append(f'# {name}: {per_socket:.1f} KiB a socket, all gone after {took:.1f} s, '
+                          f'a new host connects in {connect_ms:.0f} ms')
         assert not late, f'{len(late)} still open'
         assert per_socket <= (16 if greet else 4), f'{per_socket:.1f} KiB a socket'
         assert connect_ms < 500, f'{connect_ms:.0f} ms'
@@ -236,6 +237,8 @@ def main():
             tap.tell('L13 SIGTERM under load ends within 5 s with exit code 0',
                      attempt(lambda: sigterm_under_load(array)))
             silent.join()
+            for note in silent.notes:
+                print(note)
             for name, error in silent.results:
                 tap.tell(name, error)
         else:
