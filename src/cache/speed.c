@@ -11,6 +11,7 @@
 
 #define SPEED_ONE 1000u                    /* thousandths */
 #define SPEED_SCALE_MAX (SPEED_ONE * 1000 * 1000)
+#define SPEED_STEP_MAX 4u                  /* times: one report against those before it */
 #define SPEED_PS_MAX 1e15                  /* a token in a quarter of an hour */
 
 static uint64_t picoseconds(double ps)
@@ -50,7 +51,16 @@ void speed_engine_report(struct speed_engine *e, struct place_span tokens, uint6
 		return;
 	ratio = (double)ns / (double)expected * SPEED_ONE;
 	scale = ratio < 1 ? 1 : ratio < SPEED_SCALE_MAX ? (uint64_t)ratio : SPEED_SCALE_MAX;
-	e->scale = e->reports == 0 ? scale : (e->scale + scale) / 2;
+	if (e->reports == 0) {
+		e->scale = scale;
+	} else {
+		/* a thread that was stopped for a minute is no engine that is slow: believed, all
+		 * would be loaded from then on, and no report would ever come to correct it */
+		scale = bytes_min(scale, e->scale * SPEED_STEP_MAX);
+		if (scale < e->scale / SPEED_STEP_MAX)
+			scale = e->scale / SPEED_STEP_MAX;
+		e->scale = (e->scale + scale) / 2;
+	}
 	e->reports += e->reports < UINT32_MAX;
 }
 

@@ -97,3 +97,24 @@ TEST(a_tier_without_samples_is_not_known_and_one_that_is_away_never_loads)
 	expect(speed_tier_now(&s, &t));
 	expect_int(t.bytes_per_s, 0);
 }
+
+TEST(one_report_beside_the_others_changes_little_and_the_next_ones_mend_it)
+{
+	struct place_span block = {0, 256};
+	struct speed_engine e;
+	uint64_t before, now;
+
+	speed_engine_tell(&e, 1000, 0);
+	speed_engine_report(&e, block, 256 * NS_PER_MS);
+	before = speed_engine_now(&e).token_ps;
+	speed_engine_report(&e, block, 3600 * NS_PER_S);   /* the process was stopped */
+	now = speed_engine_now(&e).token_ps;
+	expect(now > before && now <= 3 * before);
+	for (int i = 0; i < 8; i++)
+		speed_engine_report(&e, block, 256 * NS_PER_MS);
+	now = speed_engine_now(&e).token_ps;
+	expect(now >= before && now <= before + before / 50);
+	for (int i = 0; i < 8; i++)                        /* it is slower from now on */
+		speed_engine_report(&e, block, 25600 * NS_PER_MS);
+	expect(speed_engine_now(&e).token_ps > 80 * before);
+}
