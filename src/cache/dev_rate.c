@@ -2,7 +2,9 @@
 /*
  * Bandwidth is taken over windows of busy time, until enough has come. Each read that found the
  * device idle contains one latency, which is taken out of it; so a single read in flight shows the
- * device's bandwidth and not its own pace.
+ * device's bandwidth and not its own pace. The first of several reads in flight tells when the
+ * device began to deliver: only what comes after it counts, since what throttles a device lets the
+ * first bytes through at once.
  *
  * Invariant: queued_bytes is the sum over marks that have begun and not ended.
  */
@@ -11,7 +13,7 @@
 #include "base/bytes.h"
 #include "base/must.h"
 
-#define RATE_NEW_PART 4u                   /* a sample counts for a quarter */
+#define RATE_NEW_PART 4                   /* a sample counts for a quarter */
 #define RATE_TOOK_NS_MIN 1000u
 #define RATE_MOVING_PART 8u                /* of a window, at least, was the moving of bytes */
 
@@ -30,6 +32,7 @@ void dev_rate_begin(struct dev_rate *r, struct dev_rate_mark *m, uint32_t bytes,
 	if (r->queued == 0) {
 		r->last_ns = r->busy_since_ns = now_ns;
 		r->window_idles++;
+		r->leads = true;
 	}
 	r->queued++;
 	r->queued_bytes += bytes;
@@ -38,14 +41,29 @@ void dev_rate_begin(struct dev_rate *r, struct dev_rate_mark *m, uint32_t bytes,
 static void window_close(struct dev_rate *r)
 {
 	uint64_t waiting = r->window_idles * r->latency_ns;
-	uint64_t most = r->window_ns - r->window_ns / RATE_MOVING_PART;
-	uint64_t moving = r->window_ns - bytes_min(waiting, most);
+	uint64_t least = (r->window_ns + r->window_lead_ns) / RATE_MOVING_PART;
+	uint64_t moving = r->window_ns - bytes_min(waiting, r->window_ns);
+	double sample;
 
+	if (moving < least)
+		moving = least;
 	if (moving < RATE_TOOK_NS_MIN)
 		moving = RATE_TOOK_NS_MIN;
-	r->bytes_per_s = averaged(r->bytes_per_s,
-				  (uint64_t)((double)r->window_bytes * 1e9 / (double)moving));
-	r->window_ns = r->window_bytes = r->window_idles = 0;
+	sample = (double)r->window_bytes * 1e9 / (double)moving;
+	/* the mean of the time a byte takes: a burst of a throttled device soon counts little */
+	if (r->bytes_per_s > 0)
+		sample = RATE_NEW_PART / (1 / sample +
+					  (RATE_NEW_PART - 1) / (double)r->bytes_per_s);
+	r->bytes_per_s = (uint64_t)sample + 1;
+	r->window_ns = r->window_lead_ns = r->window_bytes = r->window_idles = 0;
+}
+
+/* The device is through with it at its own pace. */
+static uint64_t given_up_bytes(const struct dev_rate *r, uint64_t now_ns)
+{
+	double gone = (double)(now_ns - r->given_up_ns) / 1e9 * (double)r->bytes_per_s;
+
+	return gone < (double)r->given_up_bytes ? r->given_up_bytes - (uint64_t)gone : 0;
 }
 
 void dev_rate_end(struct dev_rate *r, const struct dev_rate_mark *m, enum dev_rate_end how,
@@ -56,8 +74,11 @@ void dev_rate_end(struct dev_rate *r, const struct dev_rate_mark *m, enum dev_ra
 	must(r->queued > 0 && r->queued_bytes >= m->bytes);
 	r->queued--;
 	r->queued_bytes -= m->bytes;
-	if (how == DEV_RATE_UNTOLD)
+	if (how == DEV_RATE_UNTOLD) {
+		r->given_up_bytes = given_up_bytes(r, now_ns) + m->bytes;
+		r->given_up_ns = now_ns;
 		return;
+	}
 	r->samples++;
 	if (how == DEV_RATE_LATE) {        /* last_ns stays: the device is silent */
 		if (took > r->latency_ns)
@@ -67,12 +88,24 @@ void dev_rate_end(struct dev_rate *r, const struct dev_rate_mark *m, enum dev_ra
 	r->last_ns = now_ns;
 	if (m->idle && moved_bytes <= DEV_RATE_SMALL_BYTES)
 		r->latency_ns = averaged(r->latency_ns, took);
+	if (r->leads && moved_bytes > DEV_RATE_SMALL_BYTES && r->queued > 0) {
+		r->leads = false;
+		r->window_lead_ns += now_ns - r->busy_since_ns;
+		r->window_idles -= r->window_idles > 0;    /* the latency lies in there */
+		r->busy_since_ns = now_ns;
+		return;
+	}
 	r->window_bytes += moved_bytes;
 	r->window_ns += now_ns - r->busy_since_ns;
 	r->busy_since_ns = now_ns;
 	if (r->window_bytes >= DEV_RATE_WINDOW_BYTES ||
 	    (r->window_bytes > DEV_RATE_SMALL_BYTES && r->window_ns >= DEV_RATE_WINDOW_NS))
 		window_close(r);
+}
+
+uint64_t dev_rate_queued_bytes(const struct dev_rate *r, uint64_t now_ns)
+{
+	return r->queued_bytes + given_up_bytes(r, now_ns);
 }
 
 uint64_t dev_rate_latency_ns(const struct dev_rate *r, uint64_t now_ns)

@@ -21,9 +21,12 @@ struct dev_rate {
 	uint64_t samples;                  /* reads that have ended */
 	uint64_t queued_bytes;             /* asked for and not there yet */
 	uint32_t queued;
+	uint64_t given_up_bytes, given_up_ns;      /* of them, at that time: the device goes on */
 	uint64_t last_ns;                  /* a read ended, or the first of many began */
 	/* the window of bandwidth: busy time only */
 	uint64_t busy_since_ns, window_ns, window_bytes;
+	uint64_t window_lead_ns;           /* beside window_ns: until the first of several came */
+	bool leads;                        /* none of this busy time has come yet */
 	uint32_t window_idles;             /* reads in it that found the device idle */
 };
 
@@ -41,6 +44,8 @@ enum dev_rate_end { DEV_RATE_CAME, DEV_RATE_LATE, DEV_RATE_UNTOLD };
  * says nothing of the device (canceled, connection lost). */
 void dev_rate_end(struct dev_rate *r, const struct dev_rate_mark *m, enum dev_rate_end how,
 		  uint32_t moved_bytes, uint64_t now_ns);
+/* What a read would have to wait for: also what was given up is read to its end by most devices. */
+uint64_t dev_rate_queued_bytes(const struct dev_rate *r, uint64_t now_ns);
 /* Latency as it looks now: a device that answers nothing is as slow as its silence is long. */
 uint64_t dev_rate_latency_ns(const struct dev_rate *r, uint64_t now_ns);
 
