@@ -671,7 +671,7 @@ static void starved_end(struct tier_op *op, enum kvof_reason reason)
 {
 	list_remove(&op->starved);
 	worse(op, reason);
-	if (op->run.flying == 0)
+	if (op->run.flying == 0 && !op->run.answering)     /* else the answer ends it */
 		end_soon(op, reason);
 }
 
@@ -1129,25 +1129,62 @@ static bool tier_values_live(const struct tier *t)
 	return false;
 }
 
+static void lane_speed(const struct lane *l, uint64_t now, struct tier_speed *out)
+{
+	*out = (struct tier_speed){
+		.latency_ns = dev_rate_latency_ns(&l->rate, now),
+		.bytes_per_s = l->rate.bytes_per_s,
+		.queued_bytes = dev_rate_queued_bytes(&l->rate, now),
+		.samples = l->rate.samples,
+		.quiet_ns = l->rate.samples > 0 ? now - l->rate.last_ns : 0,
+		.live = lane_live(l),
+	};
+}
+
+/* Devices that are there work side by side; one that has not been measured is like the others. The
+ * queue is that of the slowest to be through, as if all had as much to do. */
+static void all_speed(const struct values *v, uint64_t now, struct tier_speed *out)
+{
+	unsigned live = 0, measured = 0;
+	double wait_s = 0;
+
+	*out = (struct tier_speed){.quiet_ns = UINT64_MAX};
+	for (unsigned i = 0; i < v->lane_count; i++) {
+		struct tier_speed s;
+
+		lane_speed(&v->lane[i], now, &s);
+		if (!s.live)
+			continue;
+		live++;
+		out->samples += s.samples;
+		out->quiet_ns = bytes_min(out->quiet_ns, s.quiet_ns);
+		out->latency_ns = s.latency_ns > out->latency_ns ? s.latency_ns : out->latency_ns;
+		if (s.bytes_per_s == 0)
+			continue;
+		measured++;
+		out->bytes_per_s += s.bytes_per_s;
+		if ((double)s.queued_bytes / (double)s.bytes_per_s > wait_s)
+			wait_s = (double)s.queued_bytes / (double)s.bytes_per_s;
+	}
+	out->live = live > 0;
+	if (measured > 0)
+		out->bytes_per_s = out->bytes_per_s / measured * live;
+	out->queued_bytes = (uint64_t)(wait_s * (double)out->bytes_per_s);
+	if (out->samples == 0)
+		out->quiet_ns = 0;
+}
+
 static void tier_values_speed(const struct tier *t, const struct kvof_id *id,
 			      struct tier_speed *out)
 {
 	const struct values *v = values_of(t);
 	uint64_t now = loop_now_ns(v->loop);
-	const struct lane *l;
 
 	*out = (struct tier_speed){0};
-	if (v->lane_count == 0)
-		return;
-	l = &v->lane[values_pick(v->name, v->lane_count, id)];
-	*out = (struct tier_speed){
-		.latency_ns = dev_rate_latency_ns(&l->rate, now),
-		.bytes_per_s = l->rate.bytes_per_s,
-		.queued_bytes = l->rate.queued_bytes,
-		.samples = l->rate.samples,
-		.quiet_ns = l->rate.samples > 0 ? now - l->rate.last_ns : 0,
-		.live = lane_live(l),
-	};
+	if (id == NULL)
+		all_speed(v, now, out);
+	else if (v->lane_count > 0)
+		lane_speed(&v->lane[values_pick(v->name, v->lane_count, id)], now, out);
 }
 
 static const struct tier_ops tier_values_ops = {

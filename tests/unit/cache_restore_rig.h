@@ -369,7 +369,8 @@ static void rig_tier_speed(const struct tier *tier, const struct kvof_id *id,
 		.bytes_per_s = t->rate.bytes_per_s,
 		.queued_bytes = t->rate.queued_bytes,
 		.samples = t->unmeasured ? 0 : t->rate.samples,
-		.live = !t->away && id->byte[1] >= t->lost_devices,
+		.live = !t->away && (id == NULL ? t->lost_devices < UINT8_MAX :
+			 id->byte[1] >= t->lost_devices),
 	};
 }
 
@@ -455,7 +456,7 @@ static void rig_spare(void *arg)
 
 static const struct restore_ops rig_ops = {
 	rig_tier, rig_tier_next, rig_loaded, rig_prefetched, rig_missed, rig_failed, rig_expired,
-	rig_used,
+	rig_used, NULL,
 };
 
 /* --- the engine ------------------------------------------------------------------------------- */
@@ -602,7 +603,7 @@ static void rig_call(void (*run)(void *arg), void *arg)
 
 static uint64_t rig_staging_bytes, rig_cut_bytes = 16384;
 
-static void rig_tier_set(unsigned number, uint64_t bytes_per_s, uint64_t latency_ns)
+static inline void rig_tier_set(unsigned number, uint64_t bytes_per_s, uint64_t latency_ns)
 {
 	struct rig_tier *t = &rig.tier[number];
 
@@ -614,7 +615,7 @@ static void rig_tier_set(unsigned number, uint64_t bytes_per_s, uint64_t latency
 	memset(t->has, 1, sizeof(t->has));
 }
 
-static void rig_begin(void)
+static inline void rig_begin(void)
 {
 	struct sim_opts sim = {.seed = 1};
 	struct loop_opts loop = {.name = "cache", .ops_max = 16384, .timers_max = 65536};
@@ -649,7 +650,7 @@ static void rig_stop(void *arg)
 	restore_stop(rig.restore, rig_idle, NULL);
 }
 
-static void rig_end(void)
+static inline void rig_end(void)
 {
 	rig_call(rig_stop, NULL);
 	expect(sim_run_until(rig_is_idle, NULL, 3600 * NS_PER_S));

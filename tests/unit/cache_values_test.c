@@ -381,6 +381,40 @@ TEST(a_landed_part_may_cancel_and_no_other_lands_then)
 	end();
 }
 
+static void cancel_at_once(struct tf_op *t)
+{
+	tf_tier->ops->cancel(tf_tier, &t->op);
+}
+
+TEST(a_landed_part_may_cancel_while_the_rest_waits_for_room)
+{
+	struct tf_op *others = calloc(TIER_FLYING_MAX, sizeof(*others)), t;
+
+	begin_with_five();
+	fake[0].holds = false;
+	expect_int(tf_one(KVOF_SAVE, 2, data, CUT), KVOF_OK);
+	fake[0].holds = true;
+	for (unsigned i = 0; i + 1 < TIER_FLYING_MAX; i++) {
+		tf_set(&others[i], KVOF_LOAD, 2, keep, CUT);
+		tf_start(&others[i]);
+	}
+	tf_set(&t, KVOF_LOAD, 1, back, FIVE);
+	t.op.landed = tf_landed;
+	t.on_landed = cancel_at_once;
+	tf_start(&t);
+	fake_answer(&fake[0], TIER_FLYING_MAX - 1, 1);     /* the head; then its first part flies */
+	expect_int(t.landed_count, 0);
+	fake_answer(&fake[0], TIER_FLYING_MAX - 1, 1);
+	expect_int(t.landed_count, 1);
+	expect_int(tf_wait(&t), KVOF_CANCELED);
+	while (fake[0].pending_count > 0)
+		fake_answer(&fake[0], 0, 1);
+	for (unsigned i = 0; i + 1 < TIER_FLYING_MAX; i++)
+		expect_int(tf_wait(&others[i]), KVOF_OK);
+	free(others);
+	end();
+}
+
 TEST(a_parked_load_ends_when_it_is_late_or_canceled)
 {
 	for (unsigned late = 0; late < 2; late++) {
