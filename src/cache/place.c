@@ -104,12 +104,14 @@ static uint64_t prefix_ns(const struct place *p, uint32_t k, uint64_t load)
 {
 	uint64_t compute = sum(place_compute_ns(p, (struct place_blocks){k, p->block_count - k}),
 			       suffix_ns(p));
-	uint64_t layers = p->layer_count;
+	uint64_t layers = p->layer_count, first = load / layers;
 
 	must(layers > 0 && k <= p->block_count);
 	if (load == PLACE_NEVER_NS)
 		return load;
-	return larger(sum(load, compute / layers), sum(load / layers, compute));
+	if (k > p->begun_count)
+		first = larger(first, p->begun_ns);
+	return larger(sum(load, compute / layers), sum(first, compute));
 }
 
 uint64_t place_prefix_ns(const struct place *p, uint32_t k)

@@ -38,6 +38,10 @@ struct place {
 	uint64_t block_bytes;
 	uint32_t suffix_tokens;
 	uint32_t layer_count;              /* at least 1 */
+	/* Of the first begun_count blocks parts are under way that land in begun_ns: before layer 0
+	 * of any block behind them. 0: nothing is. */
+	uint32_t begun_count;
+	uint64_t begun_ns;
 	/* The engine may take so much less, or be so much slower; then a split is judged by how
 	 * much worse it can be than the better of loading and computing all. Both 0: no doubt. */
 	uint32_t doubt_percent, slower_percent;

@@ -18,13 +18,15 @@
 #define PLAN_DRAM_BYTES_PER_S (4 * GiB)    /* until it has measured itself */
 #define PLAN_DRAM_LATENCY_NS 50000
 #define PLAN_FAST_BYTES_PER_S (1024 * GiB)
-#define PLAN_DEVICES 8                     /* tries to find one of a tier that is not lost */
 #define PLAN_SCAN_BLOCKS 2048              /* looked up in one turn */
 #define PLAN_PROBE_SHARE 50                /* of the time to compute all, and of the deadline */
 #define PLAN_PROBE_SHARE_PREFIX 25         /* the engine could not begin much sooner */
 #define PLAN_DOUBT_TOLD 30                 /* percent that a rate of the engine may be off */
 #define PLAN_DOUBT_MEASURED 10
-#define PLAN_DOUBT_FLAT 75                 /* no slope was told: four times as long, at most */
+#define PLAN_DOUBT_MEASURED_FLAT 20        /* no slope was told: the tail may take longer */
+#define PLAN_DOUBT_FLAT 65                 /* no slope was told: three times as long, at most */
+#define PLAN_PROBE_PART 6                  /* of a request's bytes, PREFIX: */
+#define PLAN_PROBE_BLOCKS_PART 4           /* of its first blocks */
 #define PLAN_PROBE_BLOCKS 8                /* begun by ENDS in a tier that is not known */
 #define PLAN_FLIGHT_NS (20 * NS_PER_MS)    /* so much of a tier's work may be in flight */
 #define PLAN_FLIGHT_MIN (8 * MiB)
@@ -45,18 +47,6 @@ static struct tier *tier_at(const struct restore *r, unsigned number)
 	return r->opts.ops->tier(r->opts.arg, number);
 }
 
-/* Of a tier of several devices: one that is there. A lost one is not all of them. */
-static void speed_ask(const struct tier *t, struct tier_speed *out)
-{
-	for (uint8_t i = 0; i < PLAN_DEVICES; i++) {
-		struct kvof_id id = {{(uint8_t)(i * 37), i, (uint8_t)(i * 101)}};
-
-		t->ops->speed(t, &id, out);
-		if (out->live)
-			return;
-	}
-}
-
 void plan_speeds(struct restore *r)
 {
 	for (unsigned i = 1; i < PLACE_TIERS; i++) {
@@ -69,7 +59,7 @@ void plan_speeds(struct restore *r)
 		if (t == NULL)
 			continue;
 		if (t->ops->speed != NULL)
-			speed_ask(t, &s);
+			t->ops->speed(t, NULL, &s);    /* all its devices */
 		r->known[i] = speed_tier_now(&s, &r->speed[i]);
 		r->heard[i] = s.samples > 0;
 		if (!r->known[i] && i == KVOF_TIER_DRAM) {
@@ -158,12 +148,31 @@ uint64_t plan_expect_ns(struct request *req, unsigned tier, uint64_t bytes, uint
 	return request_now(req) + place_tier_ns(t, bytes);
 }
 
+/* What is under way before the tier is known can't be taken back: a device goes on with it. So it
+ * is of the first blocks, which any split but none at all wants. */
+static uint64_t probe_bytes(const struct request *req)
+{
+	uint64_t all = 0;
+
+	if (!engine_known(req))
+		return PLAN_FLIGHT_UNKNOWN;
+	for (unsigned i = 1; i < PLACE_TIERS; i++)
+		all += req->want_bytes[i] + req->open_bytes[i] + req->landed_bytes[i];
+	return bytes_min(all / PLAN_PROBE_PART, PLAN_FLIGHT_UNKNOWN);
+}
+
+bool plan_probes(const struct request *req, uint32_t block)
+{
+	return req->state != REQ_PROBING || !engine_known(req) ||
+	       block < req->n / PLAN_PROBE_BLOCKS_PART + 1;
+}
+
 uint64_t plan_flight_bytes(const struct request *req)
 {
 	uint64_t most = 0;
 
 	if (req->state == REQ_PROBING)
-		return PLAN_FLIGHT_UNKNOWN;
+		return probe_bytes(req);
 	for (unsigned i = KVOF_TIER_DRAM + 1; i < PLACE_TIERS; i++) {
 		const struct place_tier *t = &req->restore->speed[i];
 
@@ -245,6 +254,30 @@ static uint32_t streams(const struct request *req, uint64_t block_bytes)
 	return parts < req->layer_count ? parts : req->layer_count;
 }
 
+/* Until what is under way has landed. */
+static uint64_t begun_ns(const struct request *req)
+{
+	uint64_t ns = 0;
+
+	for (unsigned i = KVOF_TIER_DRAM + 1; i < PLACE_TIERS; i++) {
+		struct place_tier t = tier_seen(req, i);
+
+		if (t.bytes_per_s > 0)
+			ns = later(ns, place_tier_ns(&t, bytes_min(req->staged_bytes,
+								   req->open_bytes[i])));
+	}
+	return ns;
+}
+
+static uint32_t slower_percent(const struct speed_engine *e)
+{
+	bool flat = e->told.slope_ps == 0;
+
+	if (speed_engine_measured(e))
+		return flat ? PLAN_DOUBT_MEASURED_FLAT : PLAN_DOUBT_MEASURED;
+	return flat ? PLAN_DOUBT_FLAT : PLAN_DOUBT_TOLD;
+}
+
 static void place_fill(const struct request *req, struct place *p)
 {
 	bool measured = speed_engine_measured(&req->engine);
@@ -258,14 +291,15 @@ static void place_fill(const struct request *req, struct place *p)
 		.block_tokens = req->restore->opts.block_tokens,
 		.suffix_tokens = req->opts.suffix_tokens,
 		.doubt_percent = measured ? PLAN_DOUBT_MEASURED : PLAN_DOUBT_TOLD,
-		.slower_percent = measured ? PLAN_DOUBT_MEASURED :
-				  req->engine.told.slope_ps > 0 ? PLAN_DOUBT_TOLD : PLAN_DOUBT_FLAT,
+		.slower_percent = slower_percent(&req->engine),
 	};
 	for (unsigned i = 1; i < PLACE_TIERS; i++) {
 		p->tier[i] = tier_seen(req, i);
 		bytes += req->want_bytes[i] + req->open_bytes[i];
 	}
 	p->block_bytes = bytes / req->n + 1;
+	p->begun_count = req->open_at;
+	p->begun_ns = begun_ns(req);
 	p->layer_count = streams(req, p->block_bytes);
 }
 
@@ -307,6 +341,9 @@ static void prefix_choose(struct request *req)
 		if (!req->restore->known[i])
 			p.tier[i].bytes_per_s = split ? rate_until_now(req, i) : 1;
 	k = place_prefix(&p);
+	if (k < req->open_at && k > 0)     /* what is under way costs its time all the same */
+		k = place_prefix_cost(&p, req->open_at) <= place_prefix_cost(&p, 0) ?
+		    req->open_at : 0;
 	if (known)
 		k = prefix_in_time(req, &p, k);
 	req->trace.split = k;
