@@ -120,7 +120,7 @@ static bool fix_all_over(void *arg)
 }
 
 /* Options of the fixture; a test changes them and then opens. */
-static void fix_begin(const char *dtype)
+static inline void fix_begin(const char *dtype)
 {
 	static struct kvof_field field[1];
 	struct sim_opts sim = {.seed = 1};
@@ -174,7 +174,7 @@ static bool fix_is_closed(void *arg)
 	return fix.closed;
 }
 
-static void fix_close_core(void)
+static inline void fix_close_core(void)
 {
 	if (fix.closed)
 		return;
@@ -245,7 +245,7 @@ static struct kvof_result fix_result_of(uint64_t batch, uint32_t index, uint32_t
 }
 
 /* One block, waited for. */
-static struct kvof_result fix_one(enum kvof_op op, uint32_t n, void *at, size_t bytes)
+static inline struct kvof_result fix_one(enum kvof_op op, uint32_t n, void *at, size_t bytes)
 {
 	struct iovec iov;
 	struct kvof_block b = {.id = fix_id(n)};
@@ -295,7 +295,7 @@ static void fix_fill(void *at, size_t bytes, uint64_t seed)
 }
 
 /* As match does it. */
-static uint32_t fix_match(const uint32_t *n, uint32_t count, uint64_t deadline_ns)
+static inline uint32_t fix_match(const uint32_t *n, uint32_t count, uint64_t deadline_ns)
 {
 	struct kvof_block b[64];
 	struct kvof_result r[64];

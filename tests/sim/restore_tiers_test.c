@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Load or recompute through the whole library: core, frames and checks, and below them a store over
+ * a simulated drive (flash), or initiator, NVMe/TCP, targets and stores (one, two or four arrays).
+ * Drives are throttled by the store's own limiter, all of them together from a hundredth to a
+ * hundred times break-even; DRAM has nothing. The engine keeps time, its rate is told wrong by up
+ * to 30 percent, its slope (a token at the end takes twice as long as the first) not at all.
+ *
+ * Prints the tables of docs/restore.md: ratio to break-even, ms to load all; for each rate told the
+ * time to first token over the better of loading and computing all: first request of all and a
+ * later one, in both modes. Bytes that were loaded are compared.
+ */
+#include "kt.h"
+
+#include <inttypes.h>
+
+#include "cache_core_fixture.h"
+#include "cache_restore_rig.h"
+
+#include "target/target.h"
+
+#define NQN "nqn.2026-11.io.kvof:array"
+#define BLOCKS 64u
+#define TOKENS (BLOCKS * 256u)
+#define LAYERS 16u
+#define LAYER (32 * KiB)
+#define BLOCK (LAYERS * LAYER)
+#define SUFFIX 64u
+#define ARRAYS 4
+#define TOLD 3
+#define DEADLINE (10000 * NS_PER_S)
+
+static const struct place_engine real = {100 * 1000 * 1000, 100 * 1000 * 1000 / TOKENS};
+static const double told[TOLD] = {0.7, 1, 1.3};
+
+static struct array {
+	struct loop *loop;
+	struct store *store;
+	struct target *target;
+} array[ARRAYS];
+
+static unsigned arrays;                    /* 0: flash */
+static uint8_t data[BLOCKS * BLOCK];
+static struct iovec iov[BLOCKS];
+static struct kvof_block block[BLOCKS];
+
+static uint64_t engine_ns(uint64_t first, uint64_t count)
+{
+	return place_engine_ns(&real, (struct place_span){first, count});
+}
+
+/* --- a world ---------------------------------------------------------------------------------- */
+
+static void array_up(unsigned i, uint64_t bytes_per_s)
+{
+	struct loop_opts loop = {.name = "array"};
+	char path[8];
+	struct store_opts so = {.drive_count = 1, .evict = true, .buffer_bytes = 64 * MiB,
+				.drive_read_bytes_per_s = bytes_per_s,
+				.format = bytes_per_s == 0,
+				.drive = {{.path = path, .bytes = 128 * MiB}}};
+	struct target_ns_opts ns = {.nsid = 1, .evicts = true};
+	struct target_subsys_opts subsys = {.nqn = NQN, .ns = &ns, .ns_count = 1};
+	struct target_opts to = {.subsys = &subsys, .subsys_count = 1};
+	struct sock_addr addr = {.host = "127.0.0.1", .port = (uint16_t)(4420 + i)};
+	struct store_report report;
+	char why[256] = "";
+	uint16_t port;
+
+	snprintf(path, sizeof(path), "a%u", i);
+	expect_int(loop_open(&loop, &array[i].loop), 0);
+	if (store_open(&so, array[i].loop, &array[i].store, &report) != 0)
+		fail_msg("store: %s", report.text);
+	ns.store = array[i].store;
+	to.loop = array[i].loop;
+	if (target_open(&to, why, &array[i].target) != 0)
+		fail_msg("target: %s", why);
+	expect_int(target_listen(array[i].target, &addr, NULL, &port), 0);
+}
+
+/* All tiers together give bytes_per_s; 0: no limit. */
+static void up(uint64_t bytes_per_s)
+{
+	static struct kvof_field field[1] = {{"kv_dtype", "f16"}};
+	static char flash[64], name[ARRAYS][64];
+	static const char *flash_list[1] = {flash};
+	static const char *target[ARRAYS];
+	struct restore_opts opts = {.ops = &restore_core_ops, .deadline_ns = DEADLINE,
+				    .block_tokens = 256};
+
+	memset(&fix, 0, sizeof(fix));
+	fix.next_id = 1;
+	fix.opts = (struct kvof_cache_opts){
+		.struct_bytes = sizeof(fix.opts), .fields = field, .field_count = 1,
+		.model_id = "m", .block_tokens = 256, .strict = 1, .layer_count = LAYERS,
+		.part_bytes = 4 * LAYER + FRAME_BYTES,
+	};
+	for (unsigned i = 0; i < arrays; i++) {
+		array_up(i, bytes_per_s / arrays);
+		snprintf(name[i], sizeof(name[i]), "tcp://127.0.0.1:%u/" NQN, 4420 + i);
+		target[i] = name[i];
+	}
+	fix.opts.targets = arrays > 0 ? target : NULL;
+	fix.opts.target_count = arrays;
+	if (arrays == 0) {
+		int n = snprintf(flash, sizeof(flash), "f0,size=128MiB");
+
+		if (bytes_per_s > 0)
+			snprintf(flash + n, sizeof(flash) - (size_t)n, ",rate=%" PRIu64 "B",
+				 bytes_per_s);
+		fix.opts.flash = flash_list;
+		fix.opts.flash_count = 1;
+	}
+	if (fix_open() != 0)
+		fail_msg("cache: %s", fix.why);
+	memset(&rig, 0, sizeof(rig));
+	rig.loop = opts.loop = fix.loop;
+	opts.arg = fix.core;
+	rig.no_bytes = true;
+	rig.block_tokens = 256;
+	rig_cut_bytes = core_cut_bytes(&fix.opts);
+	expect_int(restore_open(&opts, &rig.restore), 0);
+}
+
+static bool ended;
+
+static void one_end(void *arg)
+{
+	ended = true;
+}
+
+static bool has_ended(void *arg)
+{
+	return ended;
+}
+
+static void down(void)
+{
+	rig_call(rig_stop, NULL);
+	expect(sim_run_until(rig_is_idle, NULL, 3600 * NS_PER_S));
+	restore_close(&rig.restore);
+	for (uint32_t i = 0; i < rig.request_count; i++) {
+		free(rig.request[i].memory);
+		free(rig.request[i].claimed);
+	}
+	fix_post(NULL, 0, fix_close_run);
+	expect(sim_run_until(fix_is_closed, NULL, 3600 * NS_PER_S));
+	for (unsigned i = 0; i < arrays; i++) {
+		ended = false;
+		target_close(&array[i].target, 0, one_end, NULL);
+		expect(sim_run_until(has_ended, NULL, 3600 * NS_PER_S));
+		ended = false;
+		store_close(&array[i].store, one_end, NULL);
+		expect(sim_run_until(has_ended, NULL, 3600 * NS_PER_S));
+		loop_close(&array[i].loop);
+	}
+	loop_close(&fix.loop);
+	identity_free(&fix.identity);
+}
+
+static void world(unsigned n)
+{
+	struct sim_opts sim = {.seed = 3};
+	uint64_t batch;
+
+	arrays = n;
+	expect_int(sim_begin(&sim), 0);
+	up(0);
+	fix_fill(data, sizeof(data), 5);
+	for (uint32_t i = 0; i < BLOCKS; i++) {
+		iov[i] = (struct iovec){data + (size_t)i * BLOCK, BLOCK};
+		block[i] = (struct kvof_block){rig_id(i), &iov[i], 1, BLOCK};
+	}
+	batch = fix_submit(KVOF_SAVE, block, BLOCKS, 20 * NS_PER_S);
+	fix_wait();
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		expect_int(fix_result_of(batch, i, 0).reason, KVOF_OK);
+	down();
+}
+
+/* --- a request -------------------------------------------------------------------------------- */
+
+static struct rig_request *run(enum kvof_restore_mode mode, uint32_t flags, double rate)
+{
+	struct rig_shape s = {
+		.n = BLOCKS, .layers = LAYERS, .block_bytes = BLOCK,
+		.opts = {.mode = mode, .flags = flags, .suffix_tokens = SUFFIX,
+			 .prefill_tokens_per_s = 10000 * rate},
+	};
+	struct rig_request *q;
+
+	fix_pass(20 * NS_PER_S);           /* drives are through with what was given up */
+	if (mode == KVOF_RESTORE_ENDS)
+		s.engine = real;
+	q = rig_request(&s);
+	q->streams = mode == KVOF_RESTORE_PREFIX;
+	rig_wait(q);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		if (mode == KVOF_RESTORE_ENDS ? !q->claimed[i] : i < q->last.value_bytes)
+			expect_mem(q->memory + (size_t)i * BLOCK, data + (size_t)i * BLOCK, BLOCK);
+	return q;
+}
+
+static uint64_t run_ends(uint32_t flags, double rate)
+{
+	struct rig_request *q = run(KVOF_RESTORE_ENDS, flags, rate);
+
+	return q->engine.done_ns + engine_ns(TOKENS, SUFFIX);
+}
+
+static struct {
+	struct request *req;
+	uint32_t first;
+} reported;
+
+/* What the engine computed behind the split. */
+static void report(void *arg)
+{
+	uint32_t first = reported.first;
+
+	expect_int(restore_computed(reported.req, first, BLOCKS - first,
+				    engine_ns(first * 256, (BLOCKS - first) * 256)), 0);
+	reported.req = NULL;
+}
+
+static bool report_done(void *arg)
+{
+	return reported.req == NULL;
+}
+
+/* The engine's pass, layer by layer behind the layers of the request. */
+static uint64_t run_prefix(uint32_t flags, double rate, uint32_t *split)
+{
+	struct rig_request *q = run(KVOF_RESTORE_PREFIX, flags, rate);
+	struct kvof_restore_trace trace;
+	uint64_t at = q->step_ns, compute;
+
+	request_trace(q->req, &trace);
+	*split = trace.split;
+	if (trace.split < BLOCKS) {
+		reported.req = q->req;
+		reported.first = trace.split;
+		rig_call(report, NULL);
+		expect(sim_run_until(report_done, NULL, NS_PER_S));
+	}
+	compute = engine_ns((uint64_t)trace.split * 256,
+			    TOKENS + SUFFIX - (uint64_t)trace.split * 256);
+	for (uint32_t i = 0; i < LAYERS; i++) {
+		if (i < q->layer_count && q->layer_ns[i] > at)
+			at = q->layer_ns[i];
+		at += compute / LAYERS;
+	}
+	return at;
+}
+
+/* --- the grid --------------------------------------------------------------------------------- */
+
+enum { ENDS_FIRST, ENDS_LATER, PREFIX_FIRST, PREFIX_LATER, KINDS };
+
+struct point {
+	uint64_t ends_load_ns, prefix_load_ns, ns[TOLD][KINDS];
+	uint32_t split;
+};
+
+static void measure(uint64_t bytes_per_s, struct point *p)
+{
+	uint32_t split;
+
+	up(bytes_per_s);
+	p->prefix_load_ns = run_prefix(KVOF_RESTORE_LOAD_ALL, 1, &split);
+	p->ends_load_ns = run_ends(KVOF_RESTORE_LOAD_ALL, 1);
+	down();
+	for (unsigned t = 0; t < TOLD; t++) {
+		up(bytes_per_s);
+		p->ns[t][ENDS_FIRST] = run_ends(0, told[t]);
+		p->ns[t][ENDS_LATER] = run_ends(0, told[t]);
+		down();
+		up(bytes_per_s);
+		p->ns[t][PREFIX_FIRST] = run_prefix(0, told[t], &split);
+		p->ns[t][PREFIX_LATER] = run_prefix(0, told[t], &p->split);
+		down();
+	}
+}
+
+/* 1.05 but where it is known to be missed: docs/restore.md has the figures and why. */
+static double bound(double ratio, unsigned kind)
+{
+	bool crossing = ratio > 0.2 && ratio < 2;
+
+	if (kind == ENDS_FIRST && ratio == 30)     /* a burst is taken for the drive's rate */
+		return 1.35;
+	if (kind == PREFIX_LATER && ratio == 0.33) /* parts of a block come before other blocks' */
+		return arrays > 0 ? 1.7 : 1.1;
+	if (kind >= PREFIX_FIRST && arrays > 0 && (crossing || ratio == 100))
+		return 1.25;
+	return 1.05;
+}
+
+/* A row of the table. Near break-even what is known of the tier has to be of use. */
+static void row(const struct point *p, double ratio, uint64_t compute_ns)
+{
+	bool near = ratio > 0.9 && ratio < 1.5;
+
+	printf("# | %g | %.0f |", ratio, (double)p->prefix_load_ns / 1e6);
+	for (unsigned k = 0; k < KINDS; k++) {
+		uint64_t load = k < PREFIX_FIRST ? p->ends_load_ns : p->prefix_load_ns;
+
+		for (unsigned t = 0; t < TOLD; t++)
+			printf("%s %.3f", t == 0 ? "" : " /",
+			       (double)p->ns[t][k] / (double)bytes_min(load, compute_ns));
+		printf(" |");
+	}
+	printf(" %u |\n", p->split);
+	for (unsigned k = 0; k < KINDS; k++) {
+		uint64_t load = k < PREFIX_FIRST ? p->ends_load_ns : p->prefix_load_ns;
+
+		for (unsigned t = 0; t < TOLD; t++) {
+			double r = (double)p->ns[t][k] / (double)bytes_min(load, compute_ns);
+
+			expect(r <= bound(ratio, k));
+			if (near && k != PREFIX_FIRST)
+				expect(r < (k < PREFIX_FIRST ? 0.7 : 1));
+		}
+	}
+}
+
+static void grid(unsigned n)
+{
+	static const double ratio[] = {0.01, 0.03, 0.1, 0.33, 0.7, 1, 1.3, 3, 10, 30, 100};
+	uint64_t compute_ns = engine_ns(0, TOKENS + SUFFIX);
+	double even = (double)BLOCKS * BLOCK * 1e9 / (double)engine_ns(0, TOKENS);
+
+	world(n);
+	for (size_t i = 0; i < ARRAY_COUNT(ratio); i++) {
+		struct point p;
+
+		measure((uint64_t)(even * ratio[i]), &p);
+		row(&p, ratio[i], compute_ns);
+	}
+	sim_end();
+}
+
+TEST(flash_is_never_much_beyond_the_better_of_loading_and_recomputing)
+{
+	grid(0);
+}
+
+TEST(an_array_is_never_much_beyond_the_better_of_loading_and_recomputing)
+{
+	grid(1);
+}
+
+TEST(two_arrays_are_never_much_beyond_the_better_of_loading_and_recomputing)
+{
+	grid(2);
+}
+
+TEST(four_arrays_are_never_much_beyond_the_better_of_loading_and_recomputing)
+{
+	grid(4);
+}
