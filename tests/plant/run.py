@@ -212,6 +212,17 @@ PLANTS = {
         'presence_is_learned_by_one_batch_of_questions_and_believed_until_it_is_old'),
     'lost_array_believed': (
         'tests/unit/cache_hold_test', 'what_an_array_has_that_is_away_is_not_known_to_be_there'),
+    'heads_not_divided_by_tp': (
+        'tests/unit/plan_geometry_test',
+        'every_published_model_is_exact_for_each_rank_and_illegal_splits_are_refused'),
+    'head_dim_from_hidden': (
+        'tests/unit/plan_geometry_test',
+        'head_dim_of_the_file_goes_before_hidden_size_over_heads'),
+    'mla_times_two': (
+        'tests/unit/plan_geometry_test',
+        'mla_keeps_one_latent_without_a_factor_of_two_and_without_heads'),
+    'kv_dtype_from_weights': (
+        'tests/unit/plan_geometry_test', 'fp8_weights_leave_the_kv_cache_at_two_bytes'),
     'lease_not_honoured': (
         'tests/unit/cache_core_test', 'what_match_found_in_dram_stays_until_the_lease_ends'),
 }
