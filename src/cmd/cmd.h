@@ -40,6 +40,7 @@ int cmd_fsck(int argc, char **argv);
 int cmd_ns(int argc, char **argv);
 int cmd_subsys(int argc, char **argv);
 int cmd_replay(int argc, char **argv);
+int cmd_plan(int argc, char **argv);
 
 /* --- options (args.c) -------------------- */
 
