@@ -321,8 +321,8 @@ enum kvof_tier core_tier_next(const struct core *core, enum kvof_tier after)
 }
 
 /* Flash answers nothing, or so slowly that a load would hardly be in time, and an array is there:
- * it is asked first. Now and then a load asks flash all the same, to learn when that is over. */
-static bool flash_is_slow(struct core *core, const struct cache_op *op)
+ * it is asked first. */
+bool core_flash_slow(struct core *core, const struct kvof_id *id, uint64_t deadline_ns)
 {
 	const struct tier *flash = core->tier[KVOF_TIER_FLASH];
 	const struct tier *remote = core->tier[KVOF_TIER_REMOTE];
@@ -331,12 +331,16 @@ static bool flash_is_slow(struct core *core, const struct cache_op *op)
 	if (flash == NULL || remote == NULL || flash->ops->speed == NULL ||
 	    remote->ops->speed == NULL)
 		return false;
-	flash->ops->speed(flash, &op->tier_op.id, &speed);
-	if (speed.latency_ns < op->batch->deadline_ns / 2)
+	flash->ops->speed(flash, id, &speed);
+	if (speed.latency_ns < deadline_ns / 2)
 		return false;
-	remote->ops->speed(remote, &op->tier_op.id, &speed);
-	return speed.live && speed.latency_ns < op->batch->deadline_ns / 2 &&
-	       ++core->probes % CORE_PROBE_EVERY != 0;
+	remote->ops->speed(remote, id, &speed);
+	return speed.live && speed.latency_ns < deadline_ns / 2;
+}
+
+bool core_flash_try(struct core *core)
+{
+	return ++core->probes % CORE_PROBE_EVERY == 0;
 }
 
 static enum kvof_tier load_next(const struct core *core, const struct cache_op *op)
@@ -552,7 +556,9 @@ static void op_run(struct core *core, struct cache_op *op)
 	}
 	if (ends_unasked(core, op, first))
 		return;
-	if (op->batch->kind == KVOF_LOAD && flash_is_slow(core, op)) {
+	if (op->batch->kind == KVOF_LOAD &&
+	    core_flash_slow(core, &op->tier_op.id, op->batch->deadline_ns) &&
+	    !core_flash_try(core)) {
 		op->flash_last = true;
 		first = first == KVOF_TIER_FLASH ? KVOF_TIER_REMOTE : first;
 	}

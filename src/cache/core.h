@@ -155,6 +155,10 @@ void core_flush(struct core *core, struct core_flush *f);
 
 /* NULL: there is none. */
 struct tier *core_tier(const struct core *core, enum kvof_tier tier);
+/* Flash would hardly answer by then, and an array would: it is asked first. */
+bool core_flash_slow(struct core *core, const struct kvof_id *id, uint64_t deadline_ns);
+/* Now and then: this one asks it all the same, to learn when that is over. */
+bool core_flash_try(struct core *core);
 /* The one to ask after this one; after KVOF_TIER_NONE the first. KVOF_TIER_NONE: that was all. */
 enum kvof_tier core_tier_next(const struct core *core, enum kvof_tier after);
 

@@ -46,6 +46,9 @@ struct restore_ops {
 	bool (*expired)(void *arg, const struct kvof_id *id);
 	/* At the end of a request, once: its usable blocks. */
 	void (*used)(void *arg, struct prefix_ids ids);
+	/* Flash is to be asked after the arrays. may_try: but for a few, that it may cost. NULL:
+	 * never. */
+	bool (*flash_last)(void *arg, const struct kvof_id *id, uint64_t left_ns, bool may_try);
 };
 
 /* A core's tiers (restore_core.c); arg is the core. */

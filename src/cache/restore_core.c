@@ -46,6 +46,11 @@ static void ops_used(void *core, struct prefix_ids ids)
 	core_used_prefix(core, ids);
 }
 
+static bool ops_flash_last(void *core, const struct kvof_id *id, uint64_t left_ns, bool may_try)
+{
+	return core_flash_slow(core, id, left_ns) && !(may_try && core_flash_try(core));
+}
+
 const struct restore_ops restore_core_ops = {
 	.tier = ops_tier,
 	.tier_next = ops_tier_next,
@@ -55,4 +60,5 @@ const struct restore_ops restore_core_ops = {
 	.failed = ops_failed,
 	.expired = ops_expired,
 	.used = ops_used,
+	.flash_last = ops_flash_last,
 };

@@ -52,6 +52,7 @@ struct rslot {
 	uint64_t mask;                     /* parts behind lead, bit 0: lead + 1 */
 	bool blurred;                      /* a part landed beyond the mask: layers come at done */
 	bool given_up;
+	bool flash_last;                   /* asked after the arrays */
 	bool copying;                      /* LOADED, and a tier above copies it */
 };
 

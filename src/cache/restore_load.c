@@ -105,6 +105,7 @@ static void op_fill(struct rslot *s, struct tier *t)
 		.bytes = b->bytes,
 		.part = part,
 		.part_slots = part_slots,
+		.begin_ns = request_now(s->req),
 		.landed = op_landed,
 		.done = op_done,
 		.released = op_released,
@@ -134,6 +135,18 @@ static void tier_leave(struct rslot *s)
 	s->open_bytes = 0;
 }
 
+static unsigned number_next(const struct rslot *s, unsigned number)
+{
+	const struct restore *r = s->req->restore;
+
+	if (!s->flash_last)
+		return r->opts.ops->tier_next(r->opts.arg, number);
+	if (number == KVOF_TIER_NONE && tier_at(r, KVOF_TIER_DRAM) != NULL)
+		return KVOF_TIER_DRAM;
+	return number == KVOF_TIER_REMOTE ? KVOF_TIER_FLASH :
+	       number == KVOF_TIER_FLASH ? KVOF_TIER_NONE : KVOF_TIER_REMOTE;
+}
+
 /* Asks the next tier. False: there is none. */
 static bool tier_next(struct rslot *s)
 {
@@ -144,7 +157,7 @@ static bool tier_next(struct rslot *s)
 
 	tier_leave(s);
 	do {
-		number = r->opts.ops->tier_next(r->opts.arg, number);
+		number = number_next(s, number);
 		t = number != 0 ? tier_at(r, number) : NULL;
 	} while (t != NULL && number == KVOF_TIER_DRAM &&
 		 !t->ops->has(t, &req->block[s->block].id));
@@ -164,6 +177,17 @@ static bool tier_next(struct rslot *s)
 	}
 	t->ops->start(t, &s->op);
 	return true;
+}
+
+/* A try may cost the block, and of a prefix all behind it: the last one. */
+static bool flash_last(const struct request *req, uint32_t index)
+{
+	const struct restore *r = req->restore;
+	uint64_t now = request_now(req);
+
+	return r->opts.ops->flash_last != NULL && now < req->deadline_ns &&
+	       r->opts.ops->flash_last(r->opts.arg, &req->block[index].id, req->deadline_ns - now,
+				       index == req->n - 1);
 }
 
 /* False: no room for one more block. */
@@ -186,12 +210,15 @@ static bool block_open(struct request *req, uint32_t index)
 	s->tier = 0;
 	s->before = KVOF_OK;
 	s->given_up = false;
+	s->flash_last = flash_last(req, index);
 	s->landed_bytes = s->open_bytes = 0;
 	load_unwant(req, index);
 	block_go(b, RB_LOADING);
 	b->slot = (uint32_t)(s - req->slot);
 	req->open++;
-	if (tier == KVOF_TIER_NONE || !tier_next(s)) {  /* no tier could have it */
+	/* its time to live may have ended since it was looked up */
+	if (tier == KVOF_TIER_NONE || req->restore->opts.ops->expired(req->restore->opts.arg,
+	    &b->id) || !tier_next(s)) {    /* no tier could have it */
 		s->tier = 0;
 		req->open--;
 		list_push_back(&req->idle, &s->link);
@@ -204,6 +231,15 @@ static bool block_open(struct request *req, uint32_t index)
 	return true;
 }
 
+/* Parts up to here may be in flight. lead counts parts as they land, allow as we cut: a block that
+ * was cut larger elsewhere would else stop before its second part. */
+static bool window_full(const struct rslot *s)
+{
+	uint64_t lead_bytes = (uint64_t)s->lead * s->op.landed_cut_bytes;
+
+	return !s->blurred && s->op.allow >= lead_bytes / s->cut_bytes + RESTORE_WINDOW;
+}
+
 /* Allows one more part of a load. False: its window is full. */
 static bool slot_raise(struct rslot *s)
 {
@@ -211,7 +247,7 @@ static bool slot_raise(struct rslot *s)
 	struct tier *t = tier_at(req->restore, s->tier);
 
 	must(!whole_allowed(s));
-	if (!s->blurred && s->op.allow >= s->lead + RESTORE_WINDOW)
+	if (window_full(s))
 		return false;
 	stage(s, part_bytes(s, s->op.allow));
 	fed(req);
@@ -232,7 +268,7 @@ static bool raise_one(struct request *req)
 	LIST_FOR_EACH(link, &req->raise) {
 		struct rslot *s = container_of(link, struct rslot, link);
 
-		if (!s->blurred && s->op.allow >= s->lead + RESTORE_WINDOW)
+		if (window_full(s))
 			continue;
 		return budget_has(req, part_bytes(s, s->op.allow)) && slot_raise(s);
 	}
@@ -260,7 +296,7 @@ static bool next_to_open(struct request *req, uint32_t *index)
 		while (req->open_at < req->goal && req->block[req->open_at].state != RB_WANTED)
 			req->open_at++;
 		*index = req->open_at;
-		return req->open_at < req->goal;
+		return req->open_at < req->goal && plan_probes(req, req->open_at);
 	}
 	while (req->open_at > 0 && req->block[req->open_at - 1].state != RB_WANTED)
 		req->open_at--;
