@@ -21,8 +21,9 @@
  * that are not in flight: H2CTermReq, and no byte leaves or lands.
  *
  * A request that is withdrawn is given back when no operation in flight names its memory any more;
- * what the controller still sends for it is dropped. A controller that then asks for its data can
- * get none, so the connection ends.
+ * what the controller still sends for it is dropped. Bytes of a write that the controller has to
+ * ask for are kept for it for HOST_GRACE_NS, so that a write that is late costs nobody else the
+ * connection. A controller that asks later can get none, so the connection ends.
  *
  * Thread: the loop of the connection.
  */
@@ -48,6 +49,7 @@ struct host_slot {
 	struct wire_req *req;          /* SENT, ANSWERED */
 	int res;                       /* ANSWERED: what done() will say */
 	bool withdrawn;                /* SENT: the owner wants it back */
+	bool let_go;                   /* withdrawn, and what it may be asked for is not kept */
 	bool digest_bad, last_seen;
 	struct list_link leaving;      /* on host->leaving while withdrawn and not given back */
 	struct nv_transfer write;      /* next: up to where R2Ts have asked */
@@ -90,13 +92,20 @@ static void slot_go(struct host_slot *s, enum slot_state to)
 
 /* --- giving back ------------------------------------------------------------------------------ */
 
-/* An operation in flight names the request's memory. */
+/* The controller has the command, and has asked for bytes that it was not sent, or may still. */
+static bool slot_is_owing(const struct host_slot *s)
+{
+	return s->state == SLOT_SENT && s->cmd.handed > 0 &&
+	       s->sent_bytes < (s->let_go ? s->write.next : s->write.end);
+}
+
+/* An operation in flight names the request's memory, or the controller is still to have it. */
 static bool slot_is_held(const struct tcp_host *h, const struct host_slot *s)
 {
 #ifdef KVOF_PLANT_WIRE_LEASE_FORGOTTEN
 	return tcp_out_busy(&s->cmd);
 #endif
-	return tcp_out_busy(&s->cmd) || tcp_out_busy(&s->data) ||
+	return tcp_out_busy(&s->cmd) || tcp_out_busy(&s->data) || slot_is_owing(s) ||
 	       (h->data_slot == s && tcp_rx_is_direct(&h->t));
 }
 
@@ -144,6 +153,12 @@ static void host_grace_over(struct loop_timer *timer)
 {
 	struct tcp_host *h = container_of(timer, struct tcp_host, grace);
 
+	LIST_FOR_EACH_SAFE(link, &h->leaving) {
+		struct host_slot *s = container_of(link, struct host_slot, leaving);
+
+		s->let_go = true;
+		slot_look(h, s);
+	}
 	if (!list_empty(&h->leaving))
 		tcp_end(&h->t, -ETIMEDOUT);
 }
@@ -166,8 +181,7 @@ static void h2c_sent(struct tcp *t, struct tcp_out *out, int res)
 
 	if (res != 0)
 		return;
-	if (t->state == TCP_OPEN && s->state == SLOT_SENT && !s->withdrawn &&
-	    s->sent_bytes < s->write.next)
+	if (t->state == TCP_OPEN && s->state == SLOT_SENT && s->sent_bytes < s->write.next)
 		h2c_next(host_of(t), s);
 	else
 		slot_look(host_of(t), s);
@@ -270,14 +284,8 @@ void tcp_host_withdraw(struct wire_conn *conn, struct wire_req *req)
 	s->withdrawn = true;
 	list_push_back(&h->leaving, &s->leaving);
 	(void)tcp_unsend(t, &s->cmd);
-	if (tcp_unsend(t, &s->data))
-		s->sent_bytes -= s->data.data_bytes;
 	if (h->data_slot == s)
 		tcp_rx_drop(t);
-	if (t->state == TCP_OPEN && s->state == SLOT_SENT && s->sent_bytes < s->write.next) {
-		tcp_end(t, -ECONNRESET);      /* the controller waits for bytes that won't come */
-		return;
-	}
 	if (!loop_timer_is_set(&h->grace))
 		loop_timer_set(t->conn.loop, &h->grace,
 			       loop_now_ns(t->conn.loop) + HOST_GRACE_NS);
@@ -391,7 +399,7 @@ static void host_r2t(struct tcp_host *h, const struct nv_pdu_r2t *pdu)
 		tcp_fault(&h->t, &fault);
 		return;
 	}
-	if (s->state == SLOT_GHOST || s->withdrawn) {
+	if (s->state == SLOT_GHOST) {         /* asks for bytes that are gone */
 		tcp_end(&h->t, -ECONNRESET);
 		return;
 	}

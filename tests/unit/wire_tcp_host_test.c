@@ -660,7 +660,33 @@ TEST(a_controller_that_stops_in_the_middle_of_data_cannot_keep_a_withdrawn_buffe
 	end();
 }
 
-TEST(a_withdrawn_write_sends_nothing_more)
+TEST(a_withdrawn_write_that_is_asked_for_soon_is_sent_and_costs_nobody_the_connection)
+{
+	struct wf_req r = write_of(65536), next;
+
+	begin(0);
+	wf_submit(&r);
+	wf_wait_ms(10);
+	wf_on(wf_host.loop, withdraw, &r);
+	wf_wait_ms(1);
+	expect_int(r.done, 0);
+	r2t((struct nv_data_span){3, 9, 0, 65536, false});
+	wf_wait_ms(10);
+	expect(raw->got > 128 + 72 + 65536);
+	expect_int(r.done, 1);
+	expect_int(r.res, -ECANCELED);
+	resp(&plain, 3, NV_OK);
+	next = wf_req_of(0, 3, NULL, 0);
+	wf_submit(&next);
+	wf_wait_ms(10);
+	resp(&plain, 3, NV_OK);
+	expect_int(next.done, 1);
+	wf_wait_ms(400);
+	expect_int(wf_host.closed, 0);
+	end();
+}
+
+TEST(a_withdrawn_write_that_nobody_asks_for_in_time_is_given_back_and_sends_nothing_more)
 {
 	struct wf_req r = write_of(65536);
 
@@ -668,9 +694,10 @@ TEST(a_withdrawn_write_sends_nothing_more)
 	wf_submit(&r);
 	wf_wait_ms(10);
 	wf_on(wf_host.loop, withdraw, &r);
-	wf_wait_ms(1);
+	wf_wait_ms(300);
 	expect_int(r.done, 1);
 	expect_int(r.res, -ECANCELED);
+	expect_int(wf_host.closed, 0);
 	r2t((struct nv_data_span){3, 9, 0, 65536, false});
 	wf_wait_ms(10);
 	expect_int(raw->got, 128 + 72);
