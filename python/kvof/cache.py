@@ -15,6 +15,8 @@ and is moved straight between the caller's memory and the array.
 (2, True, b'first block')
 """
 
+import operator
+import re
 from array import array
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
@@ -33,6 +35,34 @@ def _ns(seconds: Optional[float]) -> int:
     if not 0 <= seconds < 1 << 34:
         raise ValueError(f"{seconds} s: a time is not negative, and less than 500 years")
     return max(1, int(seconds * 1e9))
+
+
+def _list(texts: Union[str, Sequence[str]]) -> List[str]:
+    """One text is a list of one, not of its letters."""
+    return [texts] if isinstance(texts, str) else list(texts)
+
+
+# struct kvof_cache_opts' name -> the keyword's, where they differ
+_KEYWORDS = {"deadline_ns": "deadline_s", "lease_ns": "lease_s", "presence_ns": "presence_s",
+             "layer_count": "layers", "layer_bytes": "layers", "admission": "second_touch",
+             "behind_full": "behind_drop", "event_count": "events"}
+_KEYWORD = re.compile(r"\b(" + "|".join(_KEYWORDS) + r")\b")
+
+
+def _said(text: str) -> str:
+    """The same refusal in the caller's words."""
+    return _KEYWORD.sub(lambda found: _KEYWORDS[found.group()], text)
+
+
+def _number(name: str, value: Any) -> int:
+    """A whole number that is not negative, or an error that names the option."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}, it is a whole number") from None
+    if not 0 <= number < 1 << 64:
+        raise OverflowError(f"{name} is {number}, it can be 0 to 2^64 - 1")
+    return number
 
 
 def _bits(names: Sequence[str], known: Sequence[str], what: str) -> int:
@@ -103,8 +133,9 @@ class Cache(_kvof.Cache):
                  part_bytes: int = 4 << 20, dram_bytes: int = 0, deadline_s: float = 2.0,
                  queues: int = 0, depth: int = 0, strict: bool = True, digests: int = 0,
                  lease_s: Optional[float] = None, host_nqn: Optional[str] = None,
-                 targets: Sequence[str] = (), flash: Sequence[str] = (), flash_bytes: int = 0,
-                 flash_format: bool = False, second_touch: Sequence[str] = (),
+                 targets: Union[str, Sequence[str]] = (), flash: Union[str, Sequence[str]] = (),
+                 flash_bytes: int = 0, flash_format: bool = False,
+                 second_touch: Union[str, Sequence[str]] = (),
                  behind_bytes: int = 0, behind_drop: bool = False, staging_bytes: int = 0,
                  presence_s: Optional[float] = None, index_blocks: int = 0,
                  layers: Union[int, Sequence[int]] = 0, policy: Optional[str] = None,
@@ -113,22 +144,30 @@ class Cache(_kvof.Cache):
             model_id = model.get("model_id") or model.get("model")
         if not model_id:
             raise ValueError("model_id is missing, and model has no field 'model_id' or 'model'")
-        options = {
-            "model_id": model_id, "block_tokens": block_tokens, "part_bytes": part_bytes,
-            "dram_bytes": dram_bytes, "deadline_ns": _ns(deadline_s), "queues": queues,
-            "depth": depth, "strict": bool(strict), "digests": digests, "lease_ns": _ns(lease_s),
-            "flash_bytes": flash_bytes, "flash_format": bool(flash_format),
-            "admission": _bits(second_touch, ("flash", "remote"), "second_touch"),
-            "behind_bytes": behind_bytes, "behind_full": bool(behind_drop),
-            "staging_bytes": staging_bytes, "presence_ns": _ns(presence_s),
-            "index_blocks": index_blocks, "event_count": events, "plain": bool(plain),
+        numbers = {
+            "block_tokens": block_tokens, "part_bytes": part_bytes, "dram_bytes": dram_bytes,
+            "queues": queues, "depth": depth, "digests": digests, "flash_bytes": flash_bytes,
+            "behind_bytes": behind_bytes, "staging_bytes": staging_bytes,
+            "index_blocks": index_blocks, "event_count": events,
         }
+        options = {
+            "model_id": model_id, "deadline_ns": _ns(deadline_s), "strict": bool(strict),
+            "lease_ns": _ns(lease_s), "flash_format": bool(flash_format),
+            "admission": _bits(_list(second_touch), ("flash", "remote"), "second_touch"),
+            "behind_full": bool(behind_drop), "presence_ns": _ns(presence_s), "plain": bool(plain),
+        }
+        options.update((name, _number(_KEYWORDS.get(name, name), value))
+                       for name, value in numbers.items())
         given = {"target": target, "host_nqn": host_nqn, "policy": policy,
-                 "targets": list(targets) or None, "flash": list(flash) or None,
+                 "targets": _list(targets) or None, "flash": _list(flash) or None,
                  "layer_count" if isinstance(layers, int) else "layer_bytes":
-                     layers if isinstance(layers, int) else list(layers)}
+                     _number("layers", layers) if isinstance(layers, int) else
+                     [_number("layers", value) for value in layers]}
         options.update((name, value) for name, value in given.items() if value is not None)
-        super().__init__([(str(k), str(v)) for k, v in model.items()], options)
+        try:
+            super().__init__([(str(k), str(v)) for k, v in model.items()], options)
+        except Refused as e:
+            raise Refused(e.errno, _said(e.strerror)) from None
 
     def __enter__(self) -> "Cache":
         return self
@@ -192,6 +231,8 @@ class Cache(_kvof.Cache):
         ``load_all``: no splitting. ``prefill_tokens_per_s``: what the engine computes; 0: what
         :meth:`Restore.computed` has taught.
         """
+        if not -100 <= priority <= 100:
+            raise ValueError(f"priority is {priority}, it can be -100 to 100")
         mode = _kvof.RESTORE_ENDS if ends else _kvof.RESTORE_PREFIX
         request = self._restore_begin(keys, buffers, mode, load_all * _kvof.RESTORE_LOAD_ALL,
                                       suffix_tokens, _ns(deadline_s), prefill_tokens_per_s,

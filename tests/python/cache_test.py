@@ -221,13 +221,14 @@ class Errors(unittest.TestCase):
     def test_s13_an_option_that_is_wrong_or_has_no_effect_is_refused_with_its_name(self):
         for name, given in (("policy", {"policy": "no-such"}), ("index_blocks", {"index_blocks": 5}),
                             ("behind_bytes", {"behind_bytes": 1 << 20}),
-                            ("behind_full", {"behind_drop": True}),
+                            ("behind_drop", {"behind_drop": True}),
                             ("flash_bytes", {"flash_bytes": 1 << 30}),
                             ("flash_format", {"flash_format": True}),
-                            ("admission", {"second_touch": ["flash"]}),
-                            ("presence_ns", {"presence_s": 1.0}), ("queues", {"queues": 2}),
-                            ("layer_bytes[1]", {"layers": [4096, 0]}),
-                            ("layer_count", {"layers": 5000}), ("event_count", {"events": 1 << 30}),
+                            ("second_touch", {"second_touch": ["flash"]}),
+                            ("presence_s", {"presence_s": 1.0}), ("queues", {"queues": 2}),
+                            ("layers[1]", {"layers": [4096, 0]}),
+                            ("layers", {"layers": 5000}), ("events", {"events": 1 << 30}),
+                            ("deadline_s", {"deadline_s": 1e-7}), ("lease_s", {"lease_s": 1e-7}),
                             ("targets[0]", {"targets": [""]}), ("flash[1]", {"flash": ["/x", ""]})):
             with self.assertRaises(Refused) as e:
                 dram(**given)
@@ -236,6 +237,25 @@ class Errors(unittest.TestCase):
                       {"flash": ["a\0b"]}):
             with self.assertRaises(ValueError):
                 dram(**given)
+
+    def test_one_text_is_a_list_of_one(self):
+        for name in ("flash", "targets"):
+            with self.assertRaises((OSError, ValueError)) as e:
+                dram(**{name: "tcp:/one"})
+            self.assertIn("tcp:/one", str(e.exception))
+        with self.assertRaises(Refused) as e:
+            dram(second_touch="flash")
+        self.assertIn("second_touch", str(e.exception))
+
+    def test_an_error_names_the_option_as_it_was_given(self):
+        for error, given in ((TypeError, {"dram_bytes": "8GiB"}), (TypeError, {"depth": 2.5}),
+                             (OverflowError, {"events": -1}), (OverflowError, {"depth": -1})):
+            with self.assertRaises(error) as e:
+                dram(**given)
+            self.assertIn(next(iter(given)), str(e.exception))
+        with dram() as c, self.assertRaises(ValueError) as e:
+            c.restore(c.keys(range(4)), [bytearray(1)], priority=1000)
+        self.assertIn("priority", str(e.exception))
 
     def test_a_number_too_large_is_refused_not_cut(self):
         for name in ("block_tokens", "part_bytes", "queues", "depth", "digests"):
