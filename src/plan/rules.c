@@ -764,7 +764,7 @@ static int nas_layer(struct model_reader *r, const json_t *block, uint32_t i)
 	if (json_is_true(json_object_get(a, "no_op")) ||
 	    json_is_true(json_object_get(a, "replace_with_linear")))
 		return 0;
-	if (field_get(a, "window_length") != NULL || field_get(a, "unshifted_sink") != NULL)
+	if (field_get(a, "window_length") != NULL || field_get(a, "num_sink_tokens") != NULL)
 		return bad_field(r->bad, entry, "has a window_length or a sink, which is not "
 				 "known");
 	if (uint_field(r, a, "n_heads_in_group", MODEL_HEADS_MAX, &share) != 0)

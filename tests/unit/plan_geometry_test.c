@@ -334,7 +334,9 @@ TEST(heads_in_a_group_are_a_divisor_of_heads_and_no_count_of_kv_heads)
 	expect_int(token_bytes("{\"model_type\": \"nemotron-nas\", \"num_hidden_layers\": 3, "
 		"\"num_attention_heads\": 64, \"num_key_value_heads\": null, "
 		"\"hidden_size\": 8192, \"block_configs\": ["
-		"{\"attention\": {\"no_op\": false, \"n_heads_in_group\": 16}}, "
+		"{\"attention\": {\"no_op\": false, \"n_heads_in_group\": 16, "
+		"\"window_length\": null, \"num_sink_tokens\": null, \"unshifted_sink\": false, "
+		"\"replace_with_linear\": false, \"sparsify\": null}}, "
 		"{\"attention\": {\"no_op\": true, \"n_heads_in_group\": null}}, "
 		"{\"attention\": {\"no_op\": false, \"n_heads_in_group\": 8}}]}"),
 		(4 + 8) * 2 * 128 * 2);
