@@ -908,6 +908,7 @@ static const struct model_type types[] = {
 	{"deepseek_v2", rule_mla, 0, 0, 0, 0},
 	{"deepseek_v3", rule_mla, 0, 0, 0, 0},
 	{"kimi_k2", rule_mla, 0, 0, 0, 0},
+	{"kimi_k25", rule_mla, 0, 0, 0, 0},
 	{"glm4_moe_lite", rule_mla, 0, 0, 0, 0},
 	{"minicpm3", rule_mla, 0, 0, 0, 0},
 	{"deepseek_v32", rule_dsa, 0, 0, 0, 0},

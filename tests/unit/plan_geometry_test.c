@@ -210,6 +210,9 @@ TEST(mla_keeps_one_latent_without_a_factor_of_two_and_without_heads)
 	expect_int(split(8, 2, &g), 0);
 	expect_int(g.rank_token_bytes, 70272);
 	expect_int(g.group[0].copies, 8);
+	expect_int(token_bytes("{\"model_type\": \"kimi_k25\", \"num_hidden_layers\": 61, "
+		"\"num_attention_heads\": 64, \"num_key_value_heads\": 64, "
+		"\"kv_lora_rank\": 512, \"qk_rope_head_dim\": 64}"), 70272);
 	refused("{\"model_type\": \"deepseek_v3\", \"num_hidden_layers\": 61, "
 		"\"num_attention_heads\": 128, \"kv_lora_rank\": 512}", "qk_rope_head_dim",
 		"is missing");
