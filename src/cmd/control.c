@@ -12,6 +12,7 @@
  */
 #include "cmd/control.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -33,6 +34,9 @@
 #define LINE_NS (2 * NS_PER_S)
 #define REST_NS (300 * NS_PER_MS)
 #define REST_READS 64
+/* bind() and listen() of an array that starts are closer together than that: nobody answers at an
+ * older socket because the array is gone. */
+#define SWEEP_AGE_S 60
 #define ANSWER_NS (60 * NS_PER_S)              /* for the client to wait: a removal drains */
 
 struct control {
@@ -147,6 +151,40 @@ static int stale_remove(const struct sockaddr_un *at, char why[256])
 		return rc;
 	}
 	return unlink(at->sun_path) == 0 ? 0 : -EIO;
+}
+
+/* PORT.sock, as control_path_default() names it. */
+static bool name_is_default(const char *name)
+{
+	size_t digits = strspn(name, "0123456789");
+
+	return digits > 0 && digits <= 5 && strcmp(name + digits, ".sock") == 0;
+}
+
+void control_sweep(const char *path)
+{
+	time_t before = time(NULL) - SWEEP_AGE_S;
+	const char *slash = strrchr(path, '/');
+	char folder[CONTROL_PATH_BYTES], why[256];
+	struct dirent *entry;
+	DIR *dir;
+
+	if (slash == NULL)
+		return;
+	snprintf(folder, sizeof(folder), "%.*s", (int)(slash - path), path);
+	dir = opendir(folder);
+	while (dir != NULL && (entry = readdir(dir)) != NULL) {
+		char name[CONTROL_PATH_BYTES + sizeof(entry->d_name)];
+		struct sockaddr_un at;
+		struct stat st;
+
+		snprintf(name, sizeof(name), "%s/%s", folder, entry->d_name);
+		if (name_is_default(entry->d_name) && address_of(name, &at) &&
+		    lstat(name, &st) == 0 && st.st_mtime < before)
+			(void)stale_remove(&at, why);
+	}
+	if (dir != NULL)
+		closedir(dir);
 }
 
 static int socket_bind(struct control *c, char why[256])

@@ -34,6 +34,10 @@ void control_path_default(uint16_t port, char path[CONTROL_PATH_BYTES]);
 int control_open(const char *path, control_answer answer, void *arg, char why[256],
 		 struct control **out);
 
+/* Removes the sockets PORT.sock beside this one that killed arrays of this user left; the folder is
+ * one that control_open() has found good. */
+void control_sweep(const char *path);
+
 /* No new request; what is being answered is answered first. Then ended(arg), on that thread. */
 void control_stop(struct control *c, void (*ended)(void *arg), void *arg);
 /* After ended() was called, or instead of control_stop() where nothing is at work. */

@@ -451,6 +451,8 @@ static int open_control(struct serve *s)
 		snprintf(s->control_path, sizeof(s->control_path), "%s", path);
 	s->manage = (struct manage){.array = s->array, .nqn = array_first_nqn(s->array)};
 	rc = control_open(s->control_path, manage_answer, &s->manage, why, &s->control);
+	if (rc == 0 && automatic)
+		control_sweep(s->control_path);
 	if (rc == 0)
 		return 0;
 	if (!automatic) {

@@ -4,6 +4,7 @@
 
 usage: ns_cli.py KVOF [WORDS]     runs the cases whose name contains WORDS
 """
+import contextlib
 import json
 import os
 import signal
@@ -562,6 +563,40 @@ def other_user(d):
         got = subprocess.run([sys.executable, '-c', code, a.path], capture_output=True, text=True,
                              timeout=10)
         assert 'only the owner' in got.stdout, got
+
+
+@case('an array that starts removes the sockets of killed ones, and no others')
+def sockets_swept(d):
+    folder = '/run/kvof' if os.geteuid() == 0 else os.path.join(d, 'kvof')
+    os.makedirs(folder, 0o700, exist_ok=True)
+    made, hour_ago = {}, time.time() - 3600
+    for name, stays in (('00001.sock', False), ('00002.sock', True), ('00003.sock', True),
+                        (f'{os.getpid()}-x.sock', True)):
+        path = os.path.join(folder, name)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        made[path] = (stays, socket.socket(socket.AF_UNIX))
+        made[path][1].bind(path)
+        if name != '00003.sock':                   # it may be about to listen
+            os.utime(path, (hour_ago, hour_ago))
+        if name == '00002.sock':
+            made[path][1].listen(1)
+        else:
+            made[path][1].close()
+    proc = subprocess.Popen([KVOF, 'serve', '--listen', 'tcp://127.0.0.1:0', '--drive', 'mem,size=64MiB'],
+                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                            env=dict(os.environ, XDG_RUNTIME_DIR=d))
+    try:
+        assert proc.stdout.readline().startswith('ready ')
+        for path, (stays, _) in made.items():
+            assert os.path.exists(path) == stays, path
+    finally:
+        proc.send_signal(signal.SIGTERM)
+        assert proc.wait(6) == 0
+        for path, (_, s) in made.items():
+            s.close()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
 
 @case('by the port alone the socket is found where serve puts it by itself')
