@@ -36,6 +36,7 @@ struct shard {
 	struct loop *loop;
 	struct store *store;
 	struct block *block;
+	uint64_t keys;                               /* found when it was opened */
 	struct disk_counts moved[STORE_DRIVES_MAX];  /* at the close, by drive of the array */
 };
 
@@ -210,10 +211,24 @@ static void shard_open(struct call *c)
 	else if (rc == 0)
 		rc = shard_open_block(a, n, c->shard, o, &report);
 	free(o);
-	snprintf(c->why, sizeof(c->why), "%s", report.text);
+	if (rc != 0 && report.can_degrade)
+		snprintf(c->why, sizeof(c->why), "%.200s, or open degraded (--degraded) to go on "
+			 "without it", report.text);
+	else
+		snprintf(c->why, sizeof(c->why), "%s", report.text);
+	n->shard[c->shard].keys = report.keys;
 	if (report.text[0] != '\0' && (rc == 0 || n->report.text[0] == '\0') && c->shard == 0)
 		n->report = report;
 	call_end(c, rc);
+}
+
+/* The first shard's report becomes that of all. */
+static void report_sum(struct array_ns *n)
+{
+	n->report.keys = 0;
+	for (unsigned i = 0; i < n->ns.shards; i++)
+		n->report.keys += n->shard[i].keys;
+	store_report_say(&n->report);
 }
 
 static void shard_closed(void *arg)
@@ -319,6 +334,8 @@ static int ns_open(struct array *a, const struct set_ns *ns, const char *nqn,
 	for (unsigned i = 0; i < ns->shards; i++)
 		n->shard[i].loop = a->loop[i % a->opts.loop_count];
 	rc = call_shards(a, n, shard_open, why);
+	if (rc == 0 && n->ns.kind == SET_KV)
+		report_sum(n);
 	if (rc == 0)
 		rc = ns_volume_open(n);
 	if (rc != 0) {

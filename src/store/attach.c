@@ -77,7 +77,7 @@ static int open_failed(struct why why, const struct store_drive *want, int rc)
 	case -ENOENT:
 		return fail(why, rc, want->bytes != 0 ?
 			    "drive %s: can't be made: its folder does not exist" :
-			    "drive %s: missing; give size= to make it, or open degraded",
+			    "drive %s: missing; give size= to make it",
 			    want->path);
 	case -ENOSPC:
 		return fail(why, rc, "drive %s: its file system has no space for the %" PRIu64

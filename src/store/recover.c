@@ -180,9 +180,9 @@ static int found_refuse(struct opening *o, const struct found *f)
 		return fail(o, -EPROTO, "drive %s: superblock version is newer than %u; use a "
 			    "newer kvof, or format", path_of(f), FMT_VERSION);
 	case FMT_SUPER_DAMAGED:
-		return fail(o, -EPROTO, "drive %s: both superblocks are damaged (checksum); %s",
-			    path_of(f), o->st->opts.drive_count > 1 ?
-			    "open degraded to go on without it" : "format to start anew");
+		o->report->can_degrade = o->st->opts.drive_count > 1;
+		return fail(o, -EPROTO, "drive %s: both superblocks are damaged (checksum); "
+			    "format to start anew", path_of(f));
 	default:
 		return 0;
 	}
@@ -1480,8 +1480,9 @@ int store_open(const struct store_opts *opts, struct loop *loop, struct store **
 
 		store_stat(o.st, &stat);
 		report->keys = stat.keys;
-		snprintf(report->text, sizeof(report->text), "%" PRIu64 " keys on %u drives%s",
-			 stat.keys, stat.drives, o.fresh ? ", new" : "");
+		report->drives = stat.drives;
+		report->fresh = o.fresh;
+		store_report_say(report);
 		*out = o.st;
 	} else if (o.st != NULL) {
 		open_undo(&o);

@@ -144,6 +144,12 @@ static int member_open(struct opening *o, struct member *m, const struct store_d
 	m->rate.bytes_per_s = o->opts->drive_read_bytes_per_s;
 	rc = attach_drive(o->set->loop, &a, o->report->text, sizeof(o->report->text));
 	m->disk = a.disk;
+	if (rc == -ENOENT && want->bytes == 0 && o->set->drive_count > 1) {
+		size_t at = strlen(o->report->text);
+
+		snprintf(o->report->text + at, sizeof(o->report->text) - at,
+			 ", or open degraded (--degraded) to go on without it");
+	}
 	return rc != 0 || m->disk == NULL ? rc : labels_read(o, m);
 }
 

@@ -17,6 +17,8 @@
 #include "store/store.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -484,10 +486,11 @@ static void get_into(struct store *st, struct store_op *op, struct index_place p
 /* Into the caller's own buffer. */
 static void get_lent(struct store *st, struct store_op *op, struct index_place place)
 {
-	if (buf_blocks(op->buf) != fmt_record_blocks(op->value_bytes))
-		op_answer(op, -EBUSY);                 /* another size was put meanwhile */
-	else
+	if (buf_blocks(op->buf) == fmt_record_blocks(op->value_bytes)) {
 		get_into(st, op, place);
+		return;
+	}
+	op_answer(op, -EBUSY);                         /* another size was put meanwhile */
 }
 
 static void get_in_place_done(struct loop_op *soon, int res);
@@ -1037,4 +1040,10 @@ void store_forget(struct store **stp)
 	for (unsigned i = 0; i < (*stp)->drive_count; i++)
 		(*stp)->drive[i].disk = NULL;
 	store_free(stp);
+}
+
+void store_report_say(struct store_report *report)
+{
+	snprintf(report->text, sizeof(report->text), "%" PRIu64 " keys on %u drives%s",
+		 report->keys, report->drives, report->fresh ? ", new" : "");
 }

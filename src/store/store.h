@@ -96,7 +96,13 @@ struct store_report {
 	char text[256];
 	uint64_t keys, segments, dropped_records, metadata_bytes_read;
 	uint64_t open_ns;
+	unsigned drives;
+	bool fresh;
+	bool can_degrade;              /* refused; opts.degraded would open it without the drive */
 };
+
+/* What the report of a store that was opened says, or of the sum of several, in its text. */
+void store_report_say(struct store_report *report);
 
 /**
  * store_open() - opens or makes a store; control path, blocks, before loop_run()

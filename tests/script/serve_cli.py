@@ -182,7 +182,7 @@ def drive_gone(d):
     assert array.stop()[0] == 0
     os.rename(paths[1], os.path.join(d, 'elsewhere'))
     args = [x for p in paths for x in ('--drive', p)]
-    refused(2, '--listen', 'tcp://127.0.0.1:0', *args, words=[paths[1]], folder=d)
+    refused(2, '--listen', 'tcp://127.0.0.1:0', *args, words=[paths[1], '--degraded'], folder=d)
     array = Array(KVOF, '--degraded', drives=paths)
     with Host(array.port) as h:
         answers = [h.io.exist(b'set%d' % i).status for i in range(64)]
@@ -190,6 +190,20 @@ def drive_gone(d):
         assert 16 < there < 64, there
         assert answers.count((0, 0x87)) == 64 - there
     assert array.stop()[0] == 0
+
+
+@case('the start line counts the keys of all shards')
+def start_line_keys(d):
+    path, log = os.path.join(d, 'made'), os.path.join(d, 'log')
+    array = Array(KVOF, '--loops', '2', '--shards', '2', drives=[path + ',size=128MiB'])
+    with Host(array.port) as h:
+        for i in range(20):
+            status_ok(h.io.store(b'key%d' % i, b'value'))
+    assert array.stop()[0] == 0
+    array = Array(KVOF, '--loops', '2', drives=[path], log=log)
+    assert array.stop()[0] == 0
+    with open(log, encoding='utf-8') as f:
+        assert '20 keys on 1 drives' in f.read()
 
 
 @case('a blank drive takes the place of a lost one with --replace, also under several namespaces')
