@@ -490,6 +490,7 @@ static void get_lent(struct store *st, struct store_op *op, struct index_place p
 		get_into(st, op, place);
 		return;
 	}
+	st->count.gets--;                              /* it is asked again, with room that fits */
 	op_answer(op, -EBUSY);                         /* another size was put meanwhile */
 }
 

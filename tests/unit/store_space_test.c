@@ -282,6 +282,7 @@ TEST(what_lies_on_this_loop_is_known_at_once_and_the_rest_is_not)
 
 TEST(a_buffer_lent_to_a_get_stays_the_callers_whatever_comes)
 {
+	struct store_stat stat = {0};
 	struct call c;
 
 	begin(4);
@@ -296,6 +297,10 @@ TEST(a_buffer_lent_to_a_get_stays_the_callers_whatever_comes)
 		start(&c, GET_LENT, from, 2, 5000, 0);
 		expect_int(wait_for(&c), -ENOENT);
 	}
+	space_stat_still(space, &stat);
+	expect_int(stat.hits, LOOPS);
+	expect_int(stat.misses, LOOPS);
+	expect_int(stat.gets, 2 * LOOPS);              /* one that is to be asked again is none */
 	end();
 }
 
