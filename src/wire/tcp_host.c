@@ -52,6 +52,7 @@ struct host_slot {
 	bool let_go;                   /* withdrawn, and what it may be asked for is not kept */
 	bool digest_bad, last_seen;
 	struct list_link leaving;      /* on host->leaving while withdrawn and not given back */
+	uint64_t grace_ns;             /* withdrawn: given back by then */
 	struct nv_transfer write;      /* next: up to where R2Ts have asked */
 	struct nv_transfer read;       /* next: up to where data has come */
 	uint32_t sent_bytes;           /* of write: in PDUs that were built */
@@ -153,14 +154,20 @@ static void host_grace_over(struct loop_timer *timer)
 {
 	struct tcp_host *h = container_of(timer, struct tcp_host, grace);
 
-	LIST_FOR_EACH_SAFE(link, &h->leaving) {
+	LIST_FOR_EACH_SAFE(link, &h->leaving) {    /* the oldest first */
 		struct host_slot *s = container_of(link, struct host_slot, leaving);
 
+		if (s->grace_ns > loop_now_ns(h->t.conn.loop)) {
+			loop_timer_set(h->t.conn.loop, &h->grace, s->grace_ns);
+			return;
+		}
 		s->let_go = true;
 		slot_look(h, s);
+		if (s->req != NULL) {
+			tcp_end(&h->t, -ETIMEDOUT);
+			return;
+		}
 	}
-	if (!list_empty(&h->leaving))
-		tcp_end(&h->t, -ETIMEDOUT);
 }
 
 /* --- sending ---------------------------------------------------------------------------------- */
@@ -286,9 +293,9 @@ void tcp_host_withdraw(struct wire_conn *conn, struct wire_req *req)
 	(void)tcp_unsend(t, &s->cmd);
 	if (h->data_slot == s)
 		tcp_rx_drop(t);
+	s->grace_ns = loop_now_ns(t->conn.loop) + HOST_GRACE_NS;
 	if (!loop_timer_is_set(&h->grace))
-		loop_timer_set(t->conn.loop, &h->grace,
-			       loop_now_ns(t->conn.loop) + HOST_GRACE_NS);
+		loop_timer_set(t->conn.loop, &h->grace, s->grace_ns);
 	tcp_kick(t);
 }
 
