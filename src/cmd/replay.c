@@ -4,8 +4,11 @@
  * here, the trace by the reader; nothing is written but --html.
  */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/must.h"
 #include "cmd/cmd.h"
@@ -13,6 +16,11 @@
 #include "plan/workload.h"
 
 #define BLOCK_TOKENS 512u
+#define NOT_GIVEN UINT64_MAX
+
+static const struct replay_device devices[REPLAY_TIERS] = {
+	{0, UINT64_C(20000000000)}, {100000, UINT64_C(6000000000)}, {300000, UINT64_C(3000000000)},
+};
 
 struct wanted {
 	const char *policy, *touch, *html, *second, *speed, *flash;
@@ -110,6 +118,13 @@ static bool real_wanted(const struct wanted *w)
 static int real_check(const struct wanted *w, struct replay_opts *o)
 {
 	o->paced = w->speed != NULL;
+	for (unsigned i = 0; i < REPLAY_TIERS; i++) {
+		if (w->rate[i] == NOT_GIVEN && w->latency_ns[i] == NOT_GIVEN)
+			continue;
+		cmd_error("replay", "--%s-%s is of a model; real tiers are as fast as they are",
+			  replay_tier_names[i], w->rate[i] != NOT_GIVEN ? "rate" : "latency");
+		return CMD_USAGE;
+	}
 	if (w->tier_bytes[REPLAY_REMOTE] > 0 || w->tier_bytes[REPLAY_FLASH] > 0) {
 		cmd_error("replay", "--%s SIZE is of a model; the other tiers given are real",
 			  w->tier_bytes[REPLAY_REMOTE] > 0 ? "remote" : "flash");
@@ -138,7 +153,9 @@ static int tiers_check(const struct wanted *w, struct replay_opts *o)
 
 	for (unsigned i = 0; i < REPLAY_TIERS; i++) {
 		o->tier_bytes[i] = w->tier_bytes[i];
-		o->device[i] = (struct replay_device){w->latency_ns[i], w->rate[i]};
+		o->device[i] = (struct replay_device){
+			w->latency_ns[i] != NOT_GIVEN ? w->latency_ns[i] : devices[i].latency_ns,
+			w->rate[i] != NOT_GIVEN ? w->rate[i] : devices[i].bytes_per_s};
 		tiered = tiered || w->tier_bytes[i] > 0;
 		if (w->rate[i] == 0) {
 			cmd_error("replay", "--%s-rate 0: not a rate", replay_tier_names[i]);
@@ -256,12 +273,38 @@ static int trace_take(const char *name, const struct wanted *w, struct trace *t)
 	return rc == 0 ? -1 : read_failed(name, line, &bad, rc);
 }
 
+/* Known before the work: whether there can be a page at its end. -1 or an exit code. */
+static int html_check(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	char folder[PATH_MAX];
+	struct stat st;
+	int err = 0;
+
+	if (strcmp(path, "-") == 0)
+		return -1;
+	snprintf(folder, sizeof(folder), "%.*s", slash == NULL ? 1 : (int)(slash - path + 1),
+		 slash == NULL ? "." : path);
+	if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+		err = EISDIR;
+	else if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+		err = access(path, W_OK) != 0 ? errno : 0;
+	else if (access(folder, W_OK | X_OK) != 0)     /* it is made beside and renamed */
+		err = errno;
+	if (err == 0)
+		return -1;
+	cmd_error("replay", "--html %s: %s", path, strerror(err));
+	return CMD_FAILED;
+}
+
 static int replay(const char *name, const struct wanted *w, const struct replay_opts *o)
 {
 	struct replay_result result = {0};
 	struct trace trace = {0};
-	int rc = trace_take(name, w, &trace);
+	int rc = w->html != NULL ? html_check(w->html) : -1;
 
+	if (rc < 0)
+		rc = trace_take(name, w, &trace);
 	if (rc < 0 && real_wanted(w)) {
 		struct replay_real real = w->real;
 
@@ -285,8 +328,8 @@ int cmd_replay(int argc, char **argv)
 {
 	struct wanted w = {
 		.block_tokens = BLOCK_TOKENS, .seed = 1,
-		.rate = {UINT64_C(20000000000), UINT64_C(6000000000), UINT64_C(3000000000)},
-		.latency_ns = {0, 100000, 300000},
+		.rate = {NOT_GIVEN, NOT_GIVEN, NOT_GIVEN},
+		.latency_ns = {NOT_GIVEN, NOT_GIVEN, NOT_GIVEN},
 	};
 	const struct cmd_opt opts[] = {
 		{"policy", CMD_TEXT, &w.policy, "NAME", "worth (default), lru, s3fifo"},

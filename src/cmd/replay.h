@@ -81,6 +81,7 @@ struct replay_tier_result {
 	bool present;
 	uint64_t capacity_blocks, hit_blocks, hit_tokens, used_blocks, evicted_blocks;
 	uint64_t read_bytes, written_bytes;
+	bool written_unknown;                        /* of a real tier: nobody tells */
 	uint64_t promoted_blocks, refused_blocks;    /* taken from slower tiers, or not */
 	uint64_t touches;                            /* heads that nearer tiers served */
 	uint64_t device_bytes;                       /* read at a real device or over the wire */

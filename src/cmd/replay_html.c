@@ -274,7 +274,10 @@ static void tiers_table(FILE *f, const struct replay_opts *o, const struct repla
 			100.0 * (double)t->hit_blocks / (double)(r->blocks + !r->blocks));
 		number_put(f, (double)t->read_bytes, true);
 		fputs("</td><td>", f);
-		number_put(f, (double)t->written_bytes, true);
+		if (t->written_unknown)
+			fputs("-", f);
+		else
+			number_put(f, (double)t->written_bytes, true);
 		fprintf(f, "</td><td>%llu blocks</td></tr>\n",
 			(unsigned long long)t->promoted_blocks);
 	}

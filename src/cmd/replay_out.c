@@ -22,8 +22,12 @@ static json_t *json_times(const struct replay_times *t)
 static json_t *json_tier(const struct replay_opts *o, const struct replay_result *r, unsigned i)
 {
 	const struct replay_tier_result *t = &r->tier[i];
+	bool known = !t->written_unknown;
+	json_t *written = known ? json_integer((json_int_t)t->written_bytes) : json_null();
+	json_t *amplified = known ? json_real(r->saved_bytes > 0 ? (double)t->written_bytes /
+					      (double)r->saved_bytes : 0.0) : json_null();
 
-	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:I}",
+	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:I, s:I}",
 		"name", replay_tier_names[i], "capacity_bytes", (json_int_t)o->tier_bytes[i],
 		"capacity_blocks", (json_int_t)t->capacity_blocks,
 		"used_blocks", (json_int_t)t->used_blocks,
@@ -32,8 +36,7 @@ static json_t *json_tier(const struct replay_opts *o, const struct replay_result
 		"promoted_blocks", (json_int_t)t->promoted_blocks,
 		"refused_blocks", (json_int_t)t->refused_blocks,
 		"read_bytes", (json_int_t)t->read_bytes,
-		"written_bytes", (json_int_t)t->written_bytes, "write_amplification",
-		r->saved_bytes > 0 ? (double)t->written_bytes / (double)r->saved_bytes : 0.0,
+		"written_bytes", written, "write_amplification", amplified,
 		"touches", (json_int_t)t->touches, "device_bytes",
 		(json_int_t)(r->real ? t->device_bytes : t->read_bytes));
 }
@@ -112,7 +115,7 @@ static void print_head(const struct replay_opts *o, const struct replay_result *
 
 static void print_tiers(const struct replay_opts *o, const struct replay_result *r)
 {
-	char size[24], read[24], written[24];
+	char size[24], read[24], written[24], amplified[24];
 
 	printf("\n%-8s%12s%12s%9s%12s%12s%9s%11s%11s\n", "tier", "size", "hits", "of all",
 	       "read", "written", "w. amp.", "promoted", "refused");
@@ -127,9 +130,12 @@ static void print_tiers(const struct replay_opts *o, const struct replay_result 
 			snprintf(size, sizeof(size), "real");
 		bytes_text(t->read_bytes, read);
 		bytes_text(t->written_bytes, written);
-		printf("%-8s%12s%12llu%8.2f%%%12s%12s%9.2f%11llu%11llu\n", replay_tier_names[i],
+		snprintf(amplified, sizeof(amplified), "%.2f",
+			 percent(t->written_bytes, r->saved_bytes) / 100);
+		printf("%-8s%12s%12llu%8.2f%%%12s%12s%9s%11llu%11llu\n", replay_tier_names[i],
 		       size, (unsigned long long)t->hit_blocks, percent(t->hit_blocks, r->blocks),
-		       read, written, percent(t->written_bytes, r->saved_bytes) / 100,
+		       read, t->written_unknown ? "-" : written,
+		       t->written_unknown ? "-" : amplified,
 		       (unsigned long long)t->promoted_blocks,
 		       (unsigned long long)t->refused_blocks);
 	}

@@ -105,6 +105,7 @@ static int real_open(struct real *r, const struct replay_real *real)
 		.field_count = ARRAY_COUNT(fields), .block_tokens = o->block_tokens,
 		.target = real->target, .dram_bytes = o->tier_bytes[REPLAY_DRAM],
 		.deadline_ns = REAL_DEADLINE_NS, .policy = o->policy,
+		.strict = real->target != NULL,  /* what was asked for is there, or nothing runs */
 		.flash = real->flash != NULL ? &real->flash : NULL,
 		.flash_count = real->flash != NULL,
 		.admission = (o->second_touch[REPLAY_FLASH] ? KVOF_ADMIT_FLASH_SECOND : 0) |
@@ -168,19 +169,22 @@ static int real_batch(struct real *r, enum kvof_op op, const uint32_t *block, ui
 	return CMD_FAILED;
 }
 
-/* Bytes that this process wrote to drives so far. */
-static uint64_t drives_written(void)
+/* Bytes that this process wrote to drives so far. False: the kernel does not tell. */
+static bool drives_written(uint64_t *bytes)
 {
 	FILE *f = fopen("/proc/self/io", "r");
 	char line[128];
-	uint64_t bytes = 0;
+	bool told = false;
 
+	*bytes = 0;
 	while (f != NULL && fgets(line, sizeof(line), f) != NULL)
-		if (strncmp(line, "write_bytes: ", 13) == 0)
-			bytes = strtoull(line + 13, NULL, 10);
+		if (strncmp(line, "write_bytes: ", 13) == 0) {
+			*bytes = strtoull(line + 13, NULL, 10);
+			told = true;
+		}
 	if (f != NULL)
 		fclose(f);
-	return bytes;
+	return told;
 }
 
 /* --- one request -------------------------------------------------------------- */
@@ -332,7 +336,9 @@ static int real_stat(struct real *r)
 	static const enum kvof_tier tier[REPLAY_TIERS] = {
 		KVOF_TIER_DRAM, KVOF_TIER_FLASH, KVOF_TIER_REMOTE,
 	};
+	struct replay_tier_result *flash = &r->out->tier[REPLAY_FLASH];
 	struct kvof_cache_stat stat;
+	uint64_t written_bytes;
 
 	if (kvof_cache_flush(r->cache, REAL_FLUSH_NS) != 0 ||
 	    kvof_cache_stat(r->cache, &stat) != 0) {
@@ -342,6 +348,7 @@ static int real_stat(struct real *r)
 	for (unsigned i = 0; i < REPLAY_TIERS; i++) {
 		struct replay_tier_result *t = &r->out->tier[i];
 
+		t->written_unknown = true;
 		t->device_bytes = stat.device_bytes[tier[i]];
 		t->promoted_blocks = stat.promoted[tier[i]];
 		t->refused_blocks = stat.promotion_refused[tier[i]] +
@@ -349,9 +356,10 @@ static int real_stat(struct real *r)
 	}
 	r->out->tier[REPLAY_DRAM].used_blocks = stat.dram_blocks;
 	r->out->tier[REPLAY_DRAM].evicted_blocks = stat.dram_evicted;
-	r->out->tier[REPLAY_FLASH].written_bytes = drives_written() - r->written_bytes;
-	r->out->tier[REPLAY_FLASH].used_blocks = stat.flash_blocks;
-	r->out->tier[REPLAY_FLASH].evicted_blocks = stat.flash_evicted;
+	flash->written_unknown = !drives_written(&written_bytes);
+	flash->written_bytes = flash->written_unknown ? 0 : written_bytes - r->written_bytes;
+	flash->used_blocks = stat.flash_blocks;
+	flash->evicted_blocks = stat.flash_evicted;
 	r->out->tier[REPLAY_REMOTE].touches = stat.touches;
 	return 0;
 }
@@ -393,7 +401,7 @@ int replay_real_run(const struct trace *t, const struct replay_opts *o,
 	if (rc == 0)
 		rc = real_open(&r, real);
 	r.begin_ns = now_ns();
-	r.written_bytes = drives_written();
+	(void)drives_written(&r.written_bytes);
 	for (uint32_t i = 0; rc == 0 && i < t->requests; i++)
 		rc = request_replay(&r, i);
 	if (rc == 0)

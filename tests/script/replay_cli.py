@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -179,7 +180,35 @@ def run(b):
     assert told['wrong_blocks'] == 0 and 0.9 * model < told['hit_blocks'] < 1.1 * model
 
 
-@case('an array that is away is a cache that misses, and a wrong flash file is refused')
+@case('an array out of reach ends a run before it begins, with one line')
+def run(b):
+    with socket.socket() as s:                     # bound, and nobody listens
+        s.bind(('127.0.0.1', 0))
+        at = f'127.0.0.1:{s.getsockname()[1]}'
+        done = b.run('mixed', '--requests', 3, '--block-bytes', '16KiB', '--target', f'tcp://{at}', '--json')
+    assert done.returncode == 3 and done.stdout == '', done
+    assert done.stderr.count('kvof replay: ') == 1 and "can't be opened" in done.stderr, done
+
+
+@case('what nobody tells is told as unknown')
+def run(b):
+    words = ['mixed', '--requests', 3, '--block-bytes', '16KiB', '--dram', '4MiB', '--real']
+    tier = b.json(*words)['tiers'][0]
+    assert tier['written_bytes'] is None and tier['write_amplification'] is None, tier
+    row = next(line for line in b.run(*words).stdout.splitlines() if line.startswith('dram'))
+    assert row.split().count('-') == 2, row
+
+
+@case('a page that can not be written is refused before the work')
+def run(b):
+    for path, said in ((os.path.join(b.dir, 'no', 'page.html'), 'No such file'), (b.dir, 'directory')):
+        b.refused(3, [f'--html {path}', said], '/nonexistent', '--html', path)
+    page = os.path.join(b.dir, 'page.html')
+    b.refused(3, ['/nonexistent'], '/nonexistent', '--html', page)
+    assert not os.path.exists(page)
+
+
+@case('a real cache whose flash is a wrong file is refused')
 def run(b):
     told = b.json('multi-turn', '--requests', 30, '--block-bytes', '16KiB', '--dram', '64MiB',
                   '--flash', os.path.join(b.dir, 'other') + ',size=128MiB')
@@ -189,6 +218,9 @@ def run(b):
     assert pathlib.Path(path).read_text().startswith('not ours not ours')
     b.refused(2, ['--remote SIZE is of a model'], 'mixed', '--block-bytes', '16KiB', '--flash',
               path, '--remote', '1GiB')
+    for name, value in (('dram-rate', '1GB'), ('flash-rate', '6GB'), ('remote-latency', '1ms')):
+        b.refused(2, [f'--{name} is of a model'], 'mixed', '--block-bytes', '16KiB', '--flash', path,
+                  f'--{name}', value)
 
 
 class Page(html.parser.HTMLParser):
