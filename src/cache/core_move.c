@@ -207,10 +207,11 @@ static const struct behind_events move_behind_events = {
 bool core_promote(struct core *core, struct tier_op *op, enum kvof_tier tier, bool prefetch)
 {
 	struct tier *dram = core->tier[KVOF_TIER_DRAM];
+	unsigned below = core->behind != NULL ? 1u << tier : 0;
 
 	if (dram == NULL || core->closing || op->busy || was_deleted(core, &op->id, op->begin_ns))
 		return false;
-	return dram_promote(dram, op, prefetch) == DRAM_KEEPING;
+	return dram_promote(dram, op, prefetch, below) == DRAM_KEEPING;
 }
 
 void core_used(struct core *core, const struct kvof_id *id, enum kvof_tier tier)

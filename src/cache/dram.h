@@ -60,10 +60,11 @@ void dram_below_set(struct tier *t, const struct kvof_id *id, unsigned bits, boo
  * Takes a copy of the block that op's load from a slower tier brought (value_bytes in its iov), if
  * the policy finds it worth it, or it is prefetched: nobody has asked for it yet, but will. A block
  * of one part is copied at once; a larger one in parts, one a turn, and op->done follows with
- * op->reason KVOF_OK, or why not; else op stays as it is.
+ * op->reason KVOF_OK, or why not; else op stays as it is. below: bits of tiers that have it, where
+ * saves are written behind.
  */
 enum dram_kept { DRAM_KEPT, DRAM_KEEPING, DRAM_THERE, DRAM_REFUSED };
-enum dram_kept dram_promote(struct tier *t, struct tier_op *op, bool prefetch);
+enum dram_kept dram_promote(struct tier *t, struct tier_op *op, bool prefetch, unsigned below);
 
 /* A pinned block stays where it is, also when it is deleted meanwhile. Return: its slot, which
  * dram_unpin() takes; DRAM_SLOT_NONE: it is not there. */

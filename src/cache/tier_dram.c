@@ -723,7 +723,7 @@ static struct dram_entry *promote_take(struct dram *d, const struct tier_op *op,
 	return entry_take(d, &op->id, op->value_bytes);
 }
 
-enum dram_kept dram_promote(struct tier *t, struct tier_op *op, bool prefetch)
+enum dram_kept dram_promote(struct tier *t, struct tier_op *op, bool prefetch, unsigned below)
 {
 	struct dram *d = dram_of(t);
 	bool there;
@@ -734,6 +734,7 @@ enum dram_kept dram_promote(struct tier *t, struct tier_op *op, bool prefetch)
 		return there ? DRAM_THERE : DRAM_REFUSED;
 	e->promoted = true;
 	e->prefetched = prefetch;
+	e->below = (uint8_t)below;
 	op->tier = t;
 	*run = (struct tier_run){.stage = TIER_PARTS};
 	copy_begin(d, op, e);

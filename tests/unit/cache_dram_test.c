@@ -394,7 +394,7 @@ static void promote_run(void *arg)
 {
 	struct job *j = arg;
 
-	promoted = dram_promote(dram, &j->op, promote_prefetch);
+	promoted = dram_promote(dram, &j->op, promote_prefetch, 0);
 }
 
 static enum dram_kept promote(uint64_t n, size_t bytes, bool prefetch)
@@ -447,7 +447,7 @@ static struct job rising, drop;
 
 static void delete_while_rising_run(void *arg)
 {
-	promoted = dram_promote(dram, &rising.op, false);
+	promoted = dram_promote(dram, &rising.op, false, 0);
 	start_run(&drop);
 }
 

@@ -237,6 +237,23 @@ TEST(a_block_deleted_while_dram_takes_its_copy_does_not_come_back)
 	end();
 }
 
+TEST(a_restored_block_of_several_parts_is_not_written_back_to_where_it_came_from)
+{
+	put_on_array(1, 1, THREE, FIX_CUT + FRAME_BYTES);
+	begin(MiB);
+	fix.opts.behind_bytes = 256 * KiB;
+	fix.opts.part_bytes = FIX_CUT + FRAME_BYTES;
+	expect_int(fix_open(), 0);
+	restore_up();
+	want_begin(&want[0], 1, 1, THREE, NS_PER_S);
+	expect_int(want_end(&want[0]), 1);
+	expect_int(fix_one(KVOF_LOAD, 1, back[0], THREE).tier, KVOF_TIER_DRAM);
+	fix_pass(NS_PER_S);
+	seen();
+	expect_int(stat.behind_written[KVOF_TIER_REMOTE], 0);
+	end();
+}
+
 TEST(a_block_that_two_requests_load_at_once_is_promoted_once)
 {
 	put_on_array(1, 1, 500, FIX_CUT + FRAME_BYTES);
