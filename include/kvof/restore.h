@@ -86,7 +86,8 @@ struct kvof_restore_trace {
 	uint32_t blocks, usable;
 	uint32_t loaded, computed;      /* of these blocks; computed: handed to the engine */
 	uint32_t late;                  /* 1: the deadline ended it */
-	uint32_t split;                 /* PREFIX: k as chosen; ENDS: the block where they met */
+	uint32_t split;                 /* PREFIX: k as chosen; ENDS: the block where they met: all
+					 * before it were computed, or all of them loaded */
 	uint64_t bytes[4];              /* delivered, by tier */
 	uint64_t block_count[4];        /* the same, blocks */
 	uint64_t begin_ns, end_ns;
@@ -96,7 +97,8 @@ struct kvof_restore_trace {
 					 * asked before, as predicted; the rest of their time */
 	uint64_t verify_ns;             /* summed over loads: checking bytes */
 	uint64_t wasted_bytes;          /* arrived, not used: given up, behind a hole, late */
-	uint32_t reasons[16];           /* blocks that were not delivered, by enum kvof_reason */
+	uint32_t reasons[16];           /* blocks that were to be loaded and were not, by enum
+					 * kvof_reason; the engine may have computed them since */
 	uint32_t miss_count;            /* of them in miss[] */
 	struct {
 		uint32_t index, reason, tier;       /* tier: that answered last */

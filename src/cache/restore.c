@@ -141,16 +141,33 @@ void request_shrink(struct request *req, uint32_t goal, enum kvof_reason why)
 
 /* --- over ------------------------------------------------------------------------------------- */
 
+/* A load of it ended without it, and the engine computes it now. */
+static bool block_missed(const struct rblock *b)
+{
+	return b->state == RB_CLAIMED && b->reason != KVOF_OK && b->reason != KVOF_CANCELED;
+}
+
 /* Why blocks did not come, for the trace. */
 static void reasons_count(struct request *req)
 {
 	for (uint32_t i = 0; i < req->n; i++) {
 		const struct rblock *b = &req->block[i];
 
-		if (b->state == RB_FAILED || b->state == RB_BUSY ||
+		if (b->state == RB_FAILED || b->state == RB_BUSY || block_missed(b) ||
 		    (b->state == RB_WANTED && b->reason != KVOF_OK))
 			req->trace.reasons[b->reason]++;
 	}
+}
+
+/* ENDS: the first block that has not come the way that the blocks before it have. */
+static uint32_t blocks_met(const struct request *req)
+{
+	bool claimed = req->block[0].state == RB_CLAIMED;
+	uint32_t i = 0;
+
+	while (i < req->n && req->block[i].state == (claimed ? RB_CLAIMED : RB_LOADED))
+		i++;
+	return i;
 }
 
 static enum kvof_reason over_reason(const struct request *req)
@@ -186,8 +203,6 @@ static void request_over(struct request *req)
 	r.value_bytes = req->lead;
 	req->trace.reason = r.reason;
 	req->trace.end_ns = request_now(req);
-	if (!request_prefix(req))
-		req->trace.split = req->claimed;
 	if (req->starved_ns != 0)
 		req->trace.staging_ns += request_now(req) - req->starved_ns;
 	request_event(req, &r);
@@ -469,6 +484,8 @@ void request_trace(struct request *req, struct kvof_restore_trace *out)
 	out->blocks = req->n;
 	out->loaded = req->loaded;
 	out->usable = req->lead;
+	if (!request_prefix(req))
+		out->split = blocks_met(req);
 }
 
 void restore_forget(struct request *req)

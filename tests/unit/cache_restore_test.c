@@ -327,6 +327,7 @@ TEST(loads_from_the_tail_meet_an_engine_that_computes_from_the_head)
 	expect_int(trace.usable, 64);
 	expect(trace.computed >= 30 && trace.computed <= 34);
 	expect_int(trace.computed + trace.loaded, 64);
+	expect_int(trace.split, trace.computed);
 	for (uint32_t i = 0; i < 64; i++) {
 		if (q->claimed[i])
 			expect(i < trace.computed);
@@ -341,6 +342,7 @@ TEST(loads_from_the_tail_meet_an_engine_that_computes_from_the_head)
 TEST(a_block_that_could_not_be_loaded_is_computed_when_its_turn_comes)
 {
 	struct rig_shape s = shape(40, KVOF_RESTORE_ENDS);
+	struct kvof_restore_trace trace;
 	struct rig_request *q;
 
 	begin();
@@ -353,6 +355,10 @@ TEST(a_block_that_could_not_be_loaded_is_computed_when_its_turn_comes)
 	rig_wait(q);
 	expect(q->engine.done);
 	expect(q->claimed[33] && q->claimed[36]);
+	request_trace(q->req, &trace);
+	expect_int(trace.miss_count, 2);
+	expect_int(trace.reasons[KVOF_ABSENT], 1);
+	expect_int(trace.reasons[KVOF_CORRUPT], 1);
 	expect(!q->claimed[34] && !q->claimed[35] && !q->claimed[39]);
 	for (uint32_t i = 0; i < 40; i++)
 		expect(q->claimed[i] || rig_good(q, i, 0, BLOCK));
