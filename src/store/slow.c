@@ -3,9 +3,10 @@
  * Purpose: see slow.h.
  *
  * Theory: a drive is free at some time; a read that comes gets the time from then on that its bytes
- * take, so when it begins is known at once, and readers on several loops need no more than one
- * atomic number. A drive that was idle for a while has SLOW_BURST_NS to give at once, so that a
- * timer that is late costs no rate.
+ * take, and is passed on at the end of it, so that also the first one of an idle drive comes no
+ * sooner than a drive of that rate gives it. When is known at once, and readers on several loops
+ * need no more than one atomic number. A drive that was idle for a while has SLOW_BURST_NS to give
+ * at once, so that a timer that is late costs no rate.
  *
  * Invariants: what is held begins in order of time. Thread: the reader's.
  */
@@ -14,9 +15,9 @@
 #include "base/bytes.h"
 #include "base/must.h"
 
-#define SLOW_BURST_NS (10 * NS_PER_MS)
+#define SLOW_BURST_NS NS_PER_MS
 
-/* When a read of so many bytes begins. */
+/* When a read of so many bytes is passed on. */
 static uint64_t slow_reserve(struct slow_rate *r, uint64_t bytes, uint64_t now_ns)
 {
 	uint64_t took_ns = bytes * UINT64_C(1000000) / (r->bytes_per_s / 1000 + 1);
@@ -29,7 +30,7 @@ static uint64_t slow_reserve(struct slow_rate *r, uint64_t bytes, uint64_t now_n
 	} while (!atomic_compare_exchange_weak_explicit(&r->free_ns, &free_ns, from + took_ns,
 							memory_order_relaxed,
 							memory_order_relaxed));
-	return from > now_ns ? from : now_ns;
+	return from + took_ns > now_ns ? from + took_ns : now_ns;
 }
 
 static void slow_fire(struct loop_timer *t)
