@@ -498,7 +498,7 @@ static void decide_wanted(struct request *req, struct kvof_restore_step *out)
 static void decide_loading(struct request *req, struct kvof_restore_step *out)
 {
 	struct rslot *s = &req->slot[req->block[req->lead].slot];
-	uint64_t now = request_now(req), compute = compute_ns(req, req->lead, 1);
+	uint64_t now = request_now(req), compute = block_compute_ns(req, req->lead);
 	const struct place_tier *t = &req->restore->speed[s->tier];
 	struct place_tier pure = {0, t->bytes_per_s, 0};
 	uint64_t left = PLACE_NEVER_NS;
@@ -510,11 +510,9 @@ static void decide_loading(struct request *req, struct kvof_restore_step *out)
 	/* Overdue by x: expected to take x again. */
 	if (req->restore->known[s->tier] && t->bytes_per_s > 0) {
 		left = place_tier_ns(&pure, s->open_bytes);
-		if (s->expect_ns == 0)
-			left = later(left, now - s->begin_ns);
-		else
-			left = later(left, s->expect_ns > now ? s->expect_ns - now :
-				     now - s->expect_ns);
+		if (s->expect_ns == 0)     /* begun when nothing was known of the tier */
+			s->expect_ns = now + place_tier_ns(t, 1);
+		left = later(left, s->expect_ns > now ? s->expect_ns - now : now - s->expect_ns);
 	} else if (now < req->probe_ns) {
 		left = req->probe_ns - now;
 	} else if (now - s->begin_ns < compute) {

@@ -287,8 +287,6 @@ static double bound(double ratio, unsigned kind)
 {
 	bool crossing = ratio > 0.2 && ratio < 2;
 
-	if (kind == ENDS_FIRST && ratio == 30)     /* a burst is taken for the drive's rate */
-		return 1.35;
 	if (kind == PREFIX_LATER && ratio == 0.33) /* parts of a block come before other blocks' */
 		return arrays > 0 ? 1.7 : 1.1;
 	if (kind >= PREFIX_FIRST && arrays > 0 && (crossing || ratio == 100))
