@@ -70,6 +70,7 @@ void dev_rate_end(struct dev_rate *r, const struct dev_rate_mark *m, enum dev_ra
 		  uint32_t moved_bytes, uint64_t now_ns)
 {
 	uint64_t took = now_ns - m->begin_ns;
+	bool first;
 
 	must(r->queued > 0 && r->queued_bytes >= m->bytes);
 	r->queued--;
@@ -85,8 +86,9 @@ void dev_rate_end(struct dev_rate *r, const struct dev_rate_mark *m, enum dev_ra
 			r->latency_ns = averaged(r->latency_ns, took);
 		return;
 	}
+	first = r->last_ns <= m->begin_ns;
 	r->last_ns = now_ns;
-	if (m->idle && moved_bytes <= DEV_RATE_SMALL_BYTES)
+	if (m->idle && first && moved_bytes <= DEV_RATE_SMALL_BYTES)  /* overtaken: it waited */
 		r->latency_ns = averaged(r->latency_ns, took);
 	if (r->leads && moved_bytes > DEV_RATE_SMALL_BYTES && r->queued > 0) {
 		r->leads = false;

@@ -118,6 +118,7 @@ struct restore {
 	uint64_t staged_bytes, tier_staged[PLACE_TIERS];
 	struct place_tier speed[PLACE_TIERS];
 	bool known[PLACE_TIERS], heard[PLACE_TIERS];
+	unsigned devices[PLACE_TIERS];     /* of the tier, at least 1 */
 	struct speed_engine engine;        /* as the last report of any request left it */
 	struct restore_stat stat;
 	bool (*idle)(void *arg);

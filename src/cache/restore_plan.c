@@ -27,10 +27,14 @@
 #define PLAN_DOUBT_FLAT 65                 /* no slope was told: three times as long, at most */
 #define PLAN_PROBE_PART 6                  /* of a request's bytes, PREFIX: */
 #define PLAN_PROBE_BLOCKS_PART 4           /* of its first blocks */
-#define PLAN_PROBE_BLOCKS 8                /* begun by ENDS in a tier that is not known */
+#define PLAN_PROBE_BLOCKS 16               /* begun by ENDS in a tier that is not known */
 #define PLAN_FLIGHT_NS (20 * NS_PER_MS)    /* so much of a tier's work may be in flight */
-#define PLAN_FLIGHT_MIN (8 * MiB)
+#define PLAN_FLIGHT_PARTS 4                /* of each device, at least */
+#define PLAN_FLIGHT_MIN (64 * KiB)
 #define PLAN_FLIGHT_UNKNOWN (16 * MiB)
+#define PLAN_DEVICES_MAX 64
+#define PLAN_UNEVEN_BLOCKS 1024u
+#define PLAN_CLAIM_MARGIN 4                /* a part of a block: one too few is one load more */
 #define PLAN_GRACE_SHARE 8                 /* of the deadline, before anything is given up */
 #define PLAN_SILENCE_SHARE 3               /* of it, for a tier that has never answered */
 #define PLAN_LOOK_NS NS_PER_MS             /* shortest time between two looks */
@@ -56,12 +60,14 @@ void plan_speeds(struct restore *r)
 		r->speed[i] = (struct place_tier){0};
 		r->known[i] = true;
 		r->heard[i] = false;
+		r->devices[i] = 1;
 		if (t == NULL)
 			continue;
 		if (t->ops->speed != NULL)
 			t->ops->speed(t, NULL, &s);    /* all its devices */
 		r->known[i] = speed_tier_now(&s, &r->speed[i]);
 		r->heard[i] = s.samples > 0;
+		r->devices[i] = s.devices > 1 ? s.devices : 1;
 		if (!r->known[i] && i == KVOF_TIER_DRAM) {
 			r->known[i] = true;
 			r->speed[i] = (struct place_tier){PLAN_DRAM_LATENCY_NS,
@@ -136,16 +142,26 @@ static uint64_t left_ns(const struct request *req)
 	return load_ns(req, bytes);
 }
 
+/* With what was asked of it since it was looked at. */
+static struct place_tier tier_queued(const struct restore *r, unsigned number)
+{
+	struct place_tier t = r->speed[number];
+
+	if (number != KVOF_TIER_DRAM)
+		t.queued_bytes = later(t.queued_bytes, r->tier_staged[number]);
+	return t;
+}
+
 uint64_t plan_expect_ns(struct request *req, unsigned tier, uint64_t bytes, uint64_t *queue_ns)
 {
-	const struct place_tier *t = &req->restore->speed[tier];
+	struct place_tier t = tier_queued(req->restore, tier);
 
 	*queue_ns = 0;
-	if (!req->restore->known[tier] || t->bytes_per_s == 0)
+	if (!req->restore->known[tier] || t.bytes_per_s == 0)
 		return 0;
-	*queue_ns = t->queued_bytes > 0 ? place_tier_ns(t, 1) - bytes_min(t->latency_ns,
-		place_tier_ns(t, 1)) : 0;
-	return request_now(req) + place_tier_ns(t, bytes);
+	*queue_ns = t.queued_bytes > 0 ? place_tier_ns(&t, 1) - bytes_min(t.latency_ns,
+		place_tier_ns(&t, 1)) : 0;
+	return request_now(req) + place_tier_ns(&t, bytes);
 }
 
 /* What is under way before the tier is known can't be taken back: a device goes on with it. So it
@@ -167,6 +183,21 @@ bool plan_probes(const struct request *req, uint32_t block)
 	       block < req->n / PLAN_PROBE_BLOCKS_PART + 1;
 }
 
+/* More would only wait below, in an order that is not ours: parts of one block before the first
+ * ones of others, and what is given up is read all the same. */
+static uint64_t flight_known(const struct request *req, unsigned number,
+			     const struct place_tier *t)
+{
+	const struct restore *r = req->restore;
+	struct tier *tier = tier_at(r, number);
+	uint64_t part = tier == NULL ? 0 : bytes_min(req->block[0].bytes,
+						     tier_cut(tier, req->block[0].bytes));
+	double ns = (double)(PLAN_FLIGHT_NS + 2 * t->latency_ns);
+
+	return later((uint64_t)((double)t->bytes_per_s / 1e9 * ns),
+		     part * r->devices[number] * PLAN_FLIGHT_PARTS);
+}
+
 uint64_t plan_flight_bytes(const struct request *req)
 {
 	uint64_t most = 0;
@@ -179,8 +210,7 @@ uint64_t plan_flight_bytes(const struct request *req)
 		if (!req->restore->known[i])
 			most = later(most, PLAN_FLIGHT_UNKNOWN);
 		else
-			most = later(most, (uint64_t)((double)t->bytes_per_s / 1e9 * (double)
-						      (PLAN_FLIGHT_NS + 2 * t->latency_ns)));
+			most = later(most, flight_known(req, i, t));
 	}
 	return later(most, PLAN_FLIGHT_MIN);
 }
@@ -328,6 +358,46 @@ static uint64_t rate_until_now(const struct request *req, unsigned tier)
 	return took > 0 ? (uint64_t)((double)req->landed_bytes[tier] * 1e9 / (double)took) : 0;
 }
 
+/* Blocks lie unevenly over the devices of a tier, and the fullest one counts: how much longer that
+ * makes loading [0, k), in thousandths. Of many blocks it is little. */
+static uint32_t uneven(const struct request *req, unsigned number, uint32_t k)
+{
+	const struct restore *r = req->restore;
+	struct tier *t = tier_at(r, number);
+	uint32_t count[PLAN_DEVICES_MAX] = {0}, all = 0, most = 0;
+
+	if (t == NULL || r->devices[number] <= 1 || k > PLAN_UNEVEN_BLOCKS)
+		return 1000;
+	for (uint32_t i = 0; i < k; i++) {
+		struct tier_speed s = {0};
+
+		if (req->tier_of[i] != number)
+			continue;
+		t->ops->speed(t, &req->block[i].id, &s);
+		if (s.device >= PLAN_DEVICES_MAX)
+			return 1000;
+		count[s.device]++;
+		most = count[s.device] > most ? count[s.device] : most;
+		all++;
+	}
+	return all == 0 ? 1000 : most * r->devices[number] * 1000 / all;
+}
+
+static uint32_t prefix_k(const struct request *req, struct place *p)
+{
+	uint32_t k = place_prefix(p), by;
+	bool again = false;
+
+	for (unsigned i = KVOF_TIER_DRAM + 1; k > 0 && i < PLACE_TIERS; i++) {
+		by = uneven(req, i, k);
+		if (by > 1000) {
+			p->tier[i].bytes_per_s = p->tier[i].bytes_per_s / by * 1000;
+			again = true;
+		}
+	}
+	return again ? place_prefix(p) : k;
+}
+
 static void prefix_choose(struct request *req)
 {
 	bool split = engine_known(req), known = tiers_known(req);
@@ -340,7 +410,7 @@ static void prefix_choose(struct request *req)
 	for (unsigned i = 1; i < PLACE_TIERS; i++)
 		if (!req->restore->known[i])
 			p.tier[i].bytes_per_s = split ? rate_until_now(req, i) : 1;
-	k = place_prefix(&p);
+	k = prefix_k(req, &p);
 	if (k < req->open_at && k > 0)     /* what is under way costs its time all the same */
 		k = place_prefix_cost(&p, req->open_at) <= place_prefix_cost(&p, 0) ?
 		    req->open_at : 0;
@@ -412,18 +482,39 @@ static uint64_t arrival_ns(const struct request *req, uint32_t block)
 	return block < req->lead ? busy : busy + compute_ns(req, req->lead, block - req->lead + 1);
 }
 
+/* One block of the engine; a rate that was only told may be off by a third. */
+static uint64_t block_compute_ns(const struct request *req, uint32_t block)
+{
+	uint64_t ns = compute_ns(req, block, 1);
+
+	return speed_engine_measured(&req->engine) ? ns : ns + ns / 3;
+}
+
+/* The engine is handed a block when all that is missing takes longer than this to load. */
+static uint64_t claim_ns(const struct request *req, uint32_t block)
+{
+	uint64_t ns = block_compute_ns(req, block);
+
+	return ns + ns / PLAN_CLAIM_MARGIN;
+}
+
+/* What is not begun here is claimed there, and the other way round: else both would wait. */
 bool plan_begins(struct request *req, uint32_t block)
 {
 	const struct restore *r = req->restore;
 	unsigned tier = req->tier_of[block];
-	uint64_t landing;
+	uint64_t landing, slack;
+	struct place_tier t;
 
 	if (tier == KVOF_TIER_NONE || !engine_known(req))
 		return true;
 	if (!r->known[tier])
 		return req->open < (r->heard[tier] ? 2 : 1) * PLAN_PROBE_BLOCKS;
-	landing = place_tier_ns(&r->speed[tier], req->block[block].bytes);
-	return landing <= arrival_ns(req, block) && request_now(req) + landing <= req->deadline_ns;
+	t = tier_queued(r, tier);
+	landing = place_tier_ns(&t, req->block[block].bytes);
+	slack = claim_ns(req, block) - compute_ns(req, block, 1);
+	return landing <= arrival_ns(req, block) + slack &&
+	       request_now(req) + landing <= req->deadline_ns;
 }
 
 static void step_set(struct kvof_restore_step *out, enum kvof_restore_act act, uint32_t first,
@@ -465,19 +556,11 @@ static void wait_at_most(struct request *req, struct kvof_restore_step *out, uin
 	request_wake_at(req, request_now(req) + later(ns, PLAN_LOOK_NS / 10));
 }
 
-/* One block of the engine; a rate that was only told may be off by a third. */
-static uint64_t block_compute_ns(const struct request *req, uint32_t block)
-{
-	uint64_t ns = compute_ns(req, block, 1);
-
-	return speed_engine_measured(&req->engine) ? ns : ns + ns / 3;
-}
-
 /* The first missing block is not under way. */
 static void decide_wanted(struct request *req, struct kvof_restore_step *out)
 {
 	uint64_t now = request_now(req), load = left_ns(req);
-	uint64_t compute = block_compute_ns(req, req->lead);
+	uint64_t claim = claim_ns(req, req->lead);
 
 	if (!engine_known(req) && req->tier_of[req->lead] != KVOF_TIER_NONE &&
 	    (!tiers_known(req) || load < PLACE_NEVER_NS)) {
@@ -487,7 +570,7 @@ static void decide_wanted(struct request *req, struct kvof_restore_step *out)
 			wait_at_most(req, out, req->probe_ns - now);
 		else
 			hand_out(req, out, false);
-	} else if (compute <= load) {
+	} else if (claim <= load) {
 		hand_out(req, out, false);
 	} else {
 		wait_at_most(req, out, load);
@@ -512,7 +595,8 @@ static void decide_loading(struct request *req, struct kvof_restore_step *out)
 		left = place_tier_ns(&pure, s->open_bytes);
 		if (s->expect_ns == 0)     /* begun when nothing was known of the tier */
 			s->expect_ns = now + place_tier_ns(t, 1);
-		left = later(left, s->expect_ns > now ? s->expect_ns - now : now - s->expect_ns);
+		left = later(left, s->expect_ns > now ? s->expect_ns - now :
+			     now - s->expect_ns);
 	} else if (now < req->probe_ns) {
 		left = req->probe_ns - now;
 	} else if (now - s->begin_ns < compute) {

@@ -1167,6 +1167,7 @@ static void all_speed(const struct values *v, uint64_t now, struct tier_speed *o
 			wait_s = (double)s.queued_bytes / (double)s.bytes_per_s;
 	}
 	out->live = live > 0;
+	out->devices = live;
 	if (measured > 0)
 		out->bytes_per_s = out->bytes_per_s / measured * live;
 	out->queued_bytes = (uint64_t)(wait_s * (double)out->bytes_per_s);
@@ -1181,10 +1182,14 @@ static void tier_values_speed(const struct tier *t, const struct kvof_id *id,
 	uint64_t now = loop_now_ns(v->loop);
 
 	*out = (struct tier_speed){0};
-	if (id == NULL)
+	if (id == NULL) {
 		all_speed(v, now, out);
-	else if (v->lane_count > 0)
-		lane_speed(&v->lane[values_pick(v->name, v->lane_count, id)], now, out);
+	} else if (v->lane_count > 0) {
+		unsigned lane = values_pick(v->name, v->lane_count, id);
+
+		lane_speed(&v->lane[lane], now, out);
+		out->device = lane;
+	}
 }
 
 static const struct tier_ops tier_values_ops = {

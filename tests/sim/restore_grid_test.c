@@ -143,9 +143,7 @@ static double over(uint64_t ns, uint64_t load_ns, uint64_t compute_ns)
 	return (double)ns / (double)bytes_min(load_ns, compute_ns);
 }
 
-/* A row of the table; ratios are of the better of loading and recomputing. Return: the largest, but
- * of the first request of all of ENDS over a tier of long latency that takes as long to load all as
- * to compute one block: it can't tell such a tier from a slower one. */
+/* A row of the table; ratios are of the better of loading and recomputing. Return: the largest. */
 static double row(const struct point *p, double ratio, double told, uint64_t compute)
 {
 	double all[] = {over(p->ends_first_ns, p->ends_load_ns, compute),
@@ -157,7 +155,7 @@ static double row(const struct point *p, double ratio, double told, uint64_t com
 	printf("# | %g | %.1f | %.0f | %.0f | %.3f | %.3f | %u | %.3f | %.3f | %u |\n", ratio, told,
 	       (double)p->load_ns / 1e6, (double)compute / 1e6, all[0], all[1], p->ends_computed,
 	       all[2], all[3], p->prefix_split);
-	for (size_t i = p->load_ns > engine_ns(0, 512) ? 0 : 1; i < ARRAY_COUNT(all); i++)
+	for (size_t i = 0; i < ARRAY_COUNT(all); i++)
 		worst = all[i] > worst ? all[i] : worst;
 	return worst;
 }

@@ -282,16 +282,10 @@ static void measure(uint64_t bytes_per_s, struct point *p)
 	}
 }
 
-/* 1.05 but where it is known to be missed: docs/restore.md has the figures and why. */
+/* 1.05 but where it is known to be missed: docs/restore.md has the figure and why. */
 static double bound(double ratio, unsigned kind)
 {
-	bool crossing = ratio > 0.2 && ratio < 2;
-
-	if (kind == PREFIX_LATER && ratio == 0.33) /* parts of a block come before other blocks' */
-		return arrays > 0 ? 1.7 : 1.1;
-	if (kind >= PREFIX_FIRST && arrays > 0 && (crossing || ratio == 100))
-		return 1.25;
-	return 1.05;
+	return kind == PREFIX_FIRST && arrays == 2 && ratio == 0.7 ? 1.1 : 1.05;
 }
 
 /* A row of the table. Near break-even what is known of the tier has to be of use. */
