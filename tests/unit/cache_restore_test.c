@@ -339,6 +339,24 @@ TEST(loads_from_the_tail_meet_an_engine_that_computes_from_the_head)
 	rig_end();
 }
 
+TEST(a_last_block_is_loaded_or_computed_whichever_rate_is_told)
+{
+	for (uint64_t percent = 50; percent <= 300; percent += 10) {
+		struct rig_shape s = shape(128, KVOF_RESTORE_ENDS);
+		struct rig_request *q;
+
+		begin();
+		rig_wait(rig_request(&s));     /* the tier has been measured */
+		s.n = 1;
+		s.engine.token_ps = transfer_ns(BLOCK) * percent * 10 / 256;
+		s.opts.prefill_tokens_per_s = 1e12 / (double)s.engine.token_ps;
+		q = rig_request(&s);
+		rig_wait(q);
+		expect(q->engine.done_ns <= transfer_ns(BLOCK) * 4);
+		rig_end();
+	}
+}
+
 TEST(a_block_that_could_not_be_loaded_is_computed_when_its_turn_comes)
 {
 	struct rig_shape s = shape(40, KVOF_RESTORE_ENDS);
