@@ -36,6 +36,7 @@ def cpu_s(pid):
 class Bench:
     def __init__(self, opts):
         self.opts = opts
+        opts.build = pathlib.Path(opts.build).resolve()
         self.spdk = pathlib.Path(opts.peers) / 'spdk'
         self.dir = tempfile.TemporaryDirectory(prefix='kvof-bench-')
         self.env = {**os.environ, 'LD_LIBRARY_PATH': f'{self.spdk}/build/lib'}
