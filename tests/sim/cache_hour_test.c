@@ -12,7 +12,7 @@
  *     nothing is pinned; drives are within their caps; and over a part without kills the memory of
  *     all together stays the same.
  *
- * KVOF_SEED=n runs one seed, KVOF_SEEDS=n so many; without, two.
+ * KVOF_SEED=n runs one seed, KVOF_HOURS=n so many; without, two.
  */
 #include "kt.h"
 
@@ -791,7 +791,7 @@ static void hour(uint64_t seed)
 
 TEST(s15_an_hour_of_mixed_load_with_faults_delivers_no_wrong_byte_and_leaves_nothing_behind)
 {
-	const char *first = getenv("KVOF_SEED"), *many = getenv("KVOF_SEEDS");
+	const char *first = getenv("KVOF_SEED"), *many = getenv("KVOF_HOURS");
 	uint64_t seed = first != NULL ? strtoull(first, NULL, 10) : 1;
 	uint64_t count = first != NULL ? 1 : many != NULL ? strtoull(many, NULL, 10) : 2;
 

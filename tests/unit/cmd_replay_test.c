@@ -37,7 +37,7 @@ static bool public_open(const char *name, struct trace *t)
 	const char *folder = getenv("KVOF_TRACES");
 	char path[4096];
 
-	if (folder == NULL)
+	if (folder == NULL || folder[0] == '\0')
 		return false;
 	snprintf(path, sizeof(path), "%s/%s", folder, name);
 	return trace_open(path, t);
