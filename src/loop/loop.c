@@ -31,6 +31,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -464,6 +465,11 @@ void loop_now_take(struct loop *loop)
 	OBJ_CHECK(loop, RING_LOOP_MAGIC);
 	loop_must_own(loop);
 	loop->now_ns = clock_ns();
+}
+
+void loop_random(void *out, size_t bytes)
+{
+	must(getrandom(out, bytes, 0) == (ssize_t)bytes);
 }
 
 bool loop_here(const struct loop *loop)

@@ -81,6 +81,7 @@ int sim_begin(const struct sim_opts *opts)
 		w->opts.disk_align_bytes = 4096;
 	must(w->opts.disk_align_bytes == 512 || w->opts.disk_align_bytes == 4096);
 	w->prng = prng_of(opts->seed);
+	w->ids = prng_of(~opts->seed);
 	w->now_ns = SIM_CLOCK_START;
 	w->port_next = 40000;
 	w->faults_on = true;
@@ -626,6 +627,11 @@ void loop_now_take(struct loop *loop)
 {
 	OBJ_CHECK(loop, SIM_LOOP_MAGIC);
 	loop_must_own(loop);       /* what happens outside a turn takes no time */
+}
+
+void loop_random(void *out, size_t bytes)
+{
+	prng_fill(&sim_world->ids, out, bytes);
 }
 
 bool loop_here(const struct loop *loop)

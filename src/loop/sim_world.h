@@ -58,6 +58,7 @@ struct sim_cut {
 struct sim_world {
 	struct sim_opts opts;
 	struct prng prng;
+	struct prng ids;                        /* its own: what it gives changes no schedule */
 	uint64_t now_ns, trace;
 	struct heap events;
 	struct sim_event *free_events;

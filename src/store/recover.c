@@ -25,7 +25,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -1141,7 +1140,7 @@ static void set_fresh(struct opening *o)
 
 	memcpy(st->uuid, st->opts.uuid, sizeof(st->uuid));
 	if (bytes_all_zero(st->uuid, sizeof(st->uuid)))
-		must(getrandom(st->uuid, sizeof(st->uuid), 0) == (ssize_t)sizeof(st->uuid));
+		loop_random(st->uuid, sizeof(st->uuid));
 	st->trusted = (1u << st->drive_count) - 1;
 	st->value_bytes_stored_max = st->opts.value_bytes_max;
 	for (unsigned i = 0; i < st->drive_count; i++)

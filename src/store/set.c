@@ -21,7 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/hash.h"
 #include "base/log.h"
@@ -45,11 +44,6 @@ static int version_one(char why[256])
 {
 	return fail(why, -EPROTO, "the drives were made by version 1, which has one namespace over "
 		    "whole drives; format them to have several");
-}
-
-static void random_fill(void *at, size_t bytes)
-{
-	must(getrandom(at, bytes, 0) == (ssize_t)bytes);
 }
 
 /* --- parts that are open -------------------- */
@@ -379,7 +373,7 @@ int set_ns_create(struct set *s, struct set_ns *ns, char why[256])
 	made.cap_bytes = 0;
 	for (unsigned i = 0; i < STORE_DRIVES_MAX; i++)
 		made.cap_bytes += plan.part_bytes[i] * plan.shards;
-	random_fill(made.uuid, sizeof(made.uuid));
+	loop_random(made.uuid, sizeof(made.uuid));
 	n = &s->catalog.ns[s->catalog.ns_count++];
 	*n = (struct catalog_ns){.ns = made};
 	memcpy(n->part_bytes, plan.part_bytes, sizeof(n->part_bytes));
@@ -470,7 +464,7 @@ int set_subsys_create(struct set *s, const char *nqn, uint8_t *number, char why[
 			    SET_SUBSYSTEMS_MAX);
 	c->subsys[at] = (struct set_subsys){.number = (uint8_t)at};
 	memcpy(c->subsys[at].nqn, nqn, strlen(nqn) + 1);
-	random_fill(c->subsys[at].uuid, sizeof(c->subsys[at].uuid));
+	loop_random(c->subsys[at].uuid, sizeof(c->subsys[at].uuid));
 	c->subsys_used[at] = true;
 	if (set_commit(s) != 0) {
 		c->subsys_used[at] = false;

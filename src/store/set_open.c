@@ -22,7 +22,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -51,11 +50,6 @@ __attribute__((format(printf, 3, 4))) static int fail(struct opening *o, int rc,
 	vsnprintf(o->report->text, sizeof(o->report->text), format, args);
 	va_end(args);
 	return rc;
-}
-
-static void random_fill(void *at, size_t bytes)
-{
-	must(getrandom(at, bytes, 0) == (ssize_t)bytes);
 }
 
 /* --- labels -------------------- */
@@ -530,7 +524,7 @@ static int member_join(struct opening *o, struct member *m, unsigned drive)
 		.write_count = m->label.write_count,
 		.drive_bytes = disk_info(m->disk)->bytes & ~(uint64_t)(FMT_BLOCK_BYTES - 1)};
 	memcpy(m->label.uuid, s->uuid, sizeof(s->uuid));
-	random_fill(&m->label.drive_id, sizeof(m->label.drive_id));
+	loop_random(&m->label.drive_id, sizeof(m->label.drive_id));
 	if (!label_lay_out(&m->label))
 		return fail(o, -EINVAL, "drive %s: too small", m->path);
 	free(m->owner);
@@ -619,7 +613,7 @@ static int member_make(struct opening *o, struct member *m, unsigned drive)
 		.shard_count = (uint8_t)s->shards, .state = LABEL_MAKING,
 		.drive_bytes = disk_info(m->disk)->bytes & ~(uint64_t)(FMT_BLOCK_BYTES - 1)};
 	memcpy(m->label.uuid, s->uuid, sizeof(s->uuid));
-	random_fill(&m->label.drive_id, sizeof(m->label.drive_id));
+	loop_random(&m->label.drive_id, sizeof(m->label.drive_id));
 	s->catalog.drive_id[drive] = m->label.drive_id;
 	if (!label_lay_out(&m->label))
 		return fail(o, -EINVAL, "drive %s: too small", m->path);
@@ -637,7 +631,7 @@ static int set_make(struct opening *o)
 	int rc = 0;
 
 	s->shards = shards_choose(o);
-	random_fill(s->uuid, sizeof(s->uuid));
+	loop_random(s->uuid, sizeof(s->uuid));
 	s->catalog = (struct catalog){.next_id = 1};
 	for (unsigned i = 0; i < s->drive_count && rc == 0; i++)
 		rc = member_make(o, &s->member[i], i);

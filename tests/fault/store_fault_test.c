@@ -379,7 +379,7 @@ static void overwrite_on(struct rig *g, unsigned drive, unsigned count)
 static unsigned stopped_in_eviction(struct rig *g, uint32_t *keys, unsigned max)
 {
 	static struct index_place was[2000];
-	struct rig_op r;
+	static struct rig_op r;              /* still under way when it stops */
 	uint32_t key = 0;
 	unsigned n = 0;
 
