@@ -9,6 +9,7 @@ import json
 import re
 import sys
 
+SANITIZER = re.compile(r"==ERROR: |WARNING: ThreadSanitizer|runtime error:")
 TAP = re.compile(r"^(ok|not ok)\b\s*\d*\s*(?:-\s*)?(.*)$")
 
 
@@ -29,6 +30,13 @@ def tap(text, origin, counts):
     return seen
 
 
+def telling(lines):
+    """The lines that say what broke: a sanitizer's head and first frames, and the end."""
+    start = next((i for i, text in enumerate(lines) if SANITIZER.search(text)), None)
+    head = [] if start is None else lines[start:start + 14]
+    return head + lines[max((start or 0) + len(head), len(lines) - 12):]
+
+
 def meson_log(path, counts):
     for line in open(path):
         row = json.loads(line)
@@ -42,7 +50,7 @@ def meson_log(path, counts):
             counts["passed"] += 1
         elif not good and row["result"] != "SKIP" and len(counts["failed"]) == before:
             counts["failed"].append(f"{name}: {row['result']}, exit {row.get('returncode')}")
-            for text in (row.get("stdout", "") + row.get("stderr", "")).splitlines()[-12:]:
+            for text in telling((row.get("stdout", "") + row.get("stderr", "")).splitlines()):
                 counts["failed"].append(f"   | {text}")
 
 
