@@ -103,7 +103,7 @@ uint64_t loop_now_ns(const struct loop *loop);
 /* Reads it anew, outside a turn: after something long, before a deadline is set. Own thread. */
 void loop_now_take(struct loop *loop);
 
-/* Identifiers that no other store has: from the kernel; in the simulator from its seed. Any thread. */
+/* For identifiers nobody else has: from the kernel; in the simulator from its seed. Any thread. */
 void loop_random(void *out, size_t bytes);
 
 /* From any thread; wakes the receiver if it sleeps. Never blocks, never allocates. FIFO per
