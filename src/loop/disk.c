@@ -134,6 +134,7 @@ static int disk_open_errno(int err)
  */
 #define DISK_LOCK_TRIES 45u
 #define DISK_LOCK_PAUSE_NS (20 * NS_PER_MS)
+#define TAKE_BYTES (4 * MiB)
 
 static void disk_lock_pause(void)
 {
@@ -177,6 +178,25 @@ static int disk_open_block(const char *path, bool *direct)
 	return fd;
 }
 
+/* tmpfs gives up where a signal, or work that io_uring left for this thread, waits, and undoes what
+ * the call has done: from then on in pieces that end before the next one. */
+static int blocks_take(int fd, uint64_t bytes)
+{
+	uint64_t piece = bytes, at = 0;
+
+	while (at < bytes) {
+		uint64_t n = bytes_min(piece, bytes - at);
+
+		if (fallocate(fd, 0, (off_t)at, (off_t)n) == 0)
+			at += n;
+		else if (errno == EINTR)
+			piece = TAKE_BYTES;
+		else
+			return -errno;
+	}
+	return 0;
+}
+
 /*
  * Gives the file its blocks, or at least its size, where it has none yet. What can't fit is refused
  * before: taking all that is free and giving it back fails everybody else's writes meanwhile.
@@ -184,15 +204,15 @@ static int disk_open_block(const char *path, bool *direct)
 static int disk_file_size(int fd, uint64_t bytes)
 {
 	struct statvfs fs;
+	int rc;
 
 	if (fstatvfs(fd, &fs) == 0 && fs.f_blocks > 0 && bytes / fs.f_frsize > fs.f_bfree)
 		return -ENOSPC;
-	if (fallocate(fd, 0, 0, (off_t)bytes) != 0) {
-		if (errno != EOPNOTSUPP && errno != ENOSYS)
-			return -errno;
-		if (ftruncate(fd, (off_t)bytes) != 0)
-			return -errno;
-	}
+	rc = blocks_take(fd, bytes);
+	if ((rc == -EOPNOTSUPP || rc == -ENOSYS) && ftruncate(fd, (off_t)bytes) == 0)
+		rc = 0;
+	if (rc != 0)
+		return rc;
 	return fsync(fd) == 0 ? 0 : -errno;
 }
 

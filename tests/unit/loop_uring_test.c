@@ -723,6 +723,38 @@ TEST(a_file_has_its_blocks_from_the_start_and_never_grows)
 	loop_close(&l);
 }
 
+static unsigned interrupted;            /* calls of fallocate that a signal is to end */
+
+int fallocate(int fd, int mode, off_t offset, off_t bytes)
+{
+	if (interrupted > 0) {
+		interrupted--;
+		errno = EINTR;
+		return -1;
+	}
+	return (int)syscall(SYS_fallocate, fd, mode, offset, bytes);
+}
+
+/* tmpfs takes no block while a signal waits, and gives back those that the call had. */
+TEST(a_file_has_all_of_its_blocks_though_signals_come)
+{
+	char path[64];
+	struct loop *l = open_loop();
+	struct disk *d = NULL;
+	struct stat st;
+
+	snprintf(path, sizeof(path), "/tmp/kvof-uring-test-%d", (int)getpid());
+	unlink(path);
+	interrupted = 3;
+	expect_int(disk_open(l, path, &(struct disk_opts){.create_bytes = 9 * MiB}, &d), 0);
+	expect_int(interrupted, 0);
+	expect_int(stat(path, &st), 0);
+	expect((uint64_t)st.st_blocks * 512 >= 9 * MiB);
+	disk_close(&d);
+	unlink(path);
+	loop_close(&l);
+}
+
 struct dio { struct disk_io io; struct iovec iov[4]; unsigned calls; int res; };
 
 static void dio_done(struct loop_op *op, int res)
