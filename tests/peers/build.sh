@@ -96,7 +96,8 @@ xnvme() {
 	cat >subprojects/spdk/meson.build <<END
 project('spdk', 'c', version: '26.05')
 lib = '$DIR/spdk/build/lib'
-args = ['-L' + lib]
+# Programs link libxnvme only: the linker finds what that needs by the rpath in it, and so does the loader.
+args = ['-L' + lib, '-Wl,-rpath,' + lib]
 foreach n : ['nvme', 'env_dpdk', 'sock', 'sock_posix', 'rpc', 'trace', 'jsonrpc', 'json', 'util', 'log', 'dma',
 	'keyring', 'thread']
   args += '-lspdk_' + n
