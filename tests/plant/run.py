@@ -23,6 +23,9 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLANTS = {
     # plant: (test program, test)
+    'plan_hits_distance': (
+        'tests/unit/plan_hits_test',
+        'every_size_hits_what_a_list_of_that_size_moved_by_hand_hits'),
     'lands_unchecked': (
         'tests/unit/cache_values_test', 'no_part_lands_before_its_bytes_are_checked'),
     'flash_never_late': (
