@@ -226,6 +226,11 @@ PLANTS = {
         'mla_keeps_one_latent_without_a_factor_of_two_and_without_heads'),
     'kv_dtype_from_weights': (
         'tests/unit/plan_geometry_test', 'fp8_weights_leave_the_kv_cache_at_two_bytes'),
+    'uplift_linear': (
+        'tests/unit/plan_money_test',
+        'half_the_time_forty_percent_faster_is_a_sixth_more_and_not_a_fifth'),
+    'wear_unamplified': (
+        'tests/unit/plan_wear_test', 'write_amplification_is_part_of_what_wears_a_drive_out'),
     'lease_not_honoured': (
         'tests/unit/cache_core_test', 'what_match_found_in_dram_stays_until_the_lease_ends'),
 }
