@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvof plan: what to buy, by arithmetic that is shown. So far its first part, geometry: bytes of a
- * model's KV cache (docs/plan.md). Reads one file, writes nothing.
+ * kvof plan: what to buy, by arithmetic that is shown. Here its parts are chosen, and what they
+ * share stands: files that several read, lists on the command line.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -9,25 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <kvof/plan.h>
-
 #include "base/must.h"
 #include "cmd/cmd.h"
+#include "cmd/plan.h"
 
-#define LENGTHS_MAX 64u
-
-struct geometry_ask {
-	const char *name, *dtype;
-	unsigned tp;
-	bool json;
-	uint64_t tokens[LENGTHS_MAX];
-	unsigned lengths;
-	uint32_t elem_bytes;
+static const struct {
+	const char *name;
+	int (*run)(int argc, char **argv);
+	const char *what;
+} parts[] = {
+	{"geometry", plan_geometry, "bytes for a token, a rank and a sequence, from a config.json"},
 };
-
-static const char *const kind_names[] = {
-	[KVOF_PLAN_FULL] = "full", [KVOF_PLAN_SLIDING] = "sliding",
-	[KVOF_PLAN_CHUNKED] = "chunked", [KVOF_PLAN_MLA] = "mla", [KVOF_PLAN_INDEXER] = "indexer"};
 
 static const struct {
 	const char *name;
@@ -35,350 +27,164 @@ static const struct {
 } dtypes[] = {{"bf16", 2}, {"fp16", 2}, {"fp8", 1}, {"fp8_e4m3", 1}, {"fp8_e5m2", 1}, {"int8", 1},
 	      {"fp32", 4}};
 
-/* --- the file ---------------------------------------------------------------- */
+/* --- files ------------------------------------------------------------------------------------ */
 
-static int config_read(const char *name, struct kvof_plan_model *model)
+/* The line for what a reader of text refused. */
+static int text_refused(const char *command, const char *name, int rc,
+			const struct kvof_plan_bad *bad)
+{
+	if (rc == -EINVAL) {
+		cmd_error(command, "%s: %s %s", name, bad->field[0] != 0 ? bad->field : "the text",
+			  bad->why);
+		return CMD_USAGE;
+	}
+	if (rc != 0)
+		cmd_error(command, "%s: no memory for it", name);
+	return rc == 0 ? 0 : CMD_FAILED;
+}
+
+int plan_config_read(const char *command, const char *name, struct kvof_plan_model *model)
 {
 	struct kvof_plan_bad bad;
 	struct cmd_value text;
-	int rc = cmd_value_read("plan geometry", name, KVOF_PLAN_CONFIG_BYTES_MAX, &text);
+	int rc = cmd_value_read(command, name, KVOF_PLAN_CONFIG_BYTES_MAX, &text);
 
 	if (rc != 0)
 		return rc;
 	rc = kvof_plan_model_read(text.at, text.bytes, model, &bad);
 	free(text.at);
-	if (rc == -EINVAL) {
-		cmd_error("plan geometry", "%s: %s %s", name,
-			  bad.field[0] != 0 ? bad.field : "the text", bad.why);
-		return CMD_USAGE;
-	}
+	return text_refused(command, name, rc, &bad);
+}
+
+int plan_profile_load(const char *command, const char *name, struct plan_profile *profile)
+{
+	struct kvof_plan_bad bad;
+	struct cmd_value text;
+	int rc = cmd_value_read(command, name, PLAN_PROFILE_BYTES_MAX, &text);
+
 	if (rc != 0)
-		cmd_error("plan geometry", "%s: no memory for it", name);
-	return rc == 0 ? 0 : CMD_FAILED;
+		return rc;
+	rc = plan_profile_read(text.at, text.bytes, profile, &bad);
+	free(text.at);
+	return text_refused(command, name, rc, &bad);
 }
 
-/* --- as JSON ------------------------------------------------------------------- */
+/* --- the command line ------------------------------------------------------------------------- */
 
-static json_t *number(uint64_t value)
-{
-	return json_integer((json_int_t)value);
-}
-
-static json_t *groups_json(const struct kvof_plan_model *m, const struct kvof_plan_geometry *g)
-{
-	json_t *list = json_array();
-
-	for (uint32_t i = 0; i < m->groups; i++) {
-		const struct kvof_plan_group *is = &m->group[i];
-		json_t *one = json_pack("{s:s, s:o, s:o, s:o, s:o}",
-			"kind", kind_names[is->kind], "layers", number(is->layers),
-			"bytes_per_token", number(g->group[i].token_bytes),
-			"bytes_per_token_per_rank", number(g->group[i].rank_token_bytes),
-			"copies", number(g->group[i].copies));
-
-		if (is->kind == KVOF_PLAN_MLA) {
-			json_object_set_new(one, "kv_lora_rank", number(is->k_dim));
-			json_object_set_new(one, "qk_rope_head_dim", number(is->v_dim));
-		} else if (is->kind == KVOF_PLAN_INDEXER) {
-			json_object_set_new(one, "index_head_dim", number(is->k_dim));
-		} else {
-			json_object_set_new(one, "kv_heads", number(is->kv_heads));
-			json_object_set_new(one, "k_dim", number(is->k_dim));
-			json_object_set_new(one, "v_dim", number(is->v_dim));
-		}
-		if (is->window > 0)
-			json_object_set_new(one, "window", number(is->window));
-		json_array_append_new(list, one);
-	}
-	return list;
-}
-
-static json_t *state_json(const struct kvof_plan_state *s)
-{
-	json_t *state;
-
-	if (s->kind == NULL)
-		return json_null();
-	state = json_pack("{s:s, s:o, s:o, s:o}", "kind", s->kind, "layers", number(s->layers),
-			  "conv_elems", number(s->conv_elems),
-			  "recurrent_elems", number(s->recurrent_elems));
-	if (s->missing[0] != 0)
-		json_object_set_new(state, "missing", json_string(s->missing));
-	return state;
-}
-
-static int geometry_json(const struct geometry_ask *ask, const struct kvof_plan_model *m,
-			 const struct kvof_plan_geometry *g)
-{
-	json_t *at = json_object(), *rank_at = json_object(), *all;
-
-	for (unsigned i = 0; i < ask->lengths; i++) {
-		uint64_t bytes, rank;
-		char key[24];
-
-		must(kvof_plan_bytes_at(m, g, ask->tokens[i], &bytes, &rank) == 0);
-		snprintf(key, sizeof(key), "%" PRIu64, ask->tokens[i]);
-		json_object_set_new(at, key, number(bytes));
-		json_object_set_new(rank_at, key, number(rank));
-	}
-	all = json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-			"s:o, s:o}",
-		"model_type", m->type, "rule", m->rule, "kv_dtype", ask->dtype,
-		"weights", m->weights, "kv_elem_bytes", number(g->kv_elem_bytes),
-		"tp", number(g->tp), "bytes_per_token", number(g->token_bytes),
-		"bytes_per_token_per_rank", number(g->rank_token_bytes),
-		"bytes_per_token_first_token", number(g->first_bytes),
-		"bytes_per_token_first_token_per_rank", number(g->rank_first_bytes),
-		"bytes_per_token_k_is_v", number(g->shared_token_bytes),
-		"bytes_at", at, "bytes_at_per_rank", rank_at, "groups", groups_json(m, g),
-		"state", state_json(&m->state),
-		"state_bytes", m->state.missing[0] != 0 ? json_null() : number(g->state_bytes));
-	return cmd_json_print("plan geometry", all, CMD_DONE);
-}
-
-/* --- as a page ------------------------------------------------------------------ */
-
-static const char *readable(uint64_t bytes, char out[64])
-{
-	double b = (double)bytes;
-
-	if (bytes >= 100000000)
-		snprintf(out, 64, "%.3f GB (%.3f GiB)", b / 1e9, b / 1073741824);
-	else if (bytes >= 100000)
-		snprintf(out, 64, "%.3f MB (%.3f MiB)", b / 1e6, b / 1048576);
-	else
-		snprintf(out, 64, "%.2f KiB", b / 1024);
-	return out;
-}
-
-static void group_print(const struct kvof_plan_group *g, const struct kvof_plan_geometry *all,
-			const struct kvof_plan_cost *c)
-{
-	printf("  %-9s", kind_names[g->kind]);
-	if (g->kind == KVOF_PLAN_MLA)
-		printf("%u layers x (%u kv_lora_rank + %u rope) x %u bytes", g->layers, g->k_dim,
-		       g->v_dim, all->kv_elem_bytes);
-	else if (g->kind == KVOF_PLAN_INDEXER)
-		printf("%u layers x (%u bytes of index key + 4 of scale; as engines do it today)",
-		       g->layers, g->k_dim);
-	else
-		printf("%u layers x %u KV heads x (%u K + %u V) x %u bytes", g->layers,
-		       g->kv_heads, g->k_dim, g->v_dim, all->kv_elem_bytes);
-	printf(" = %" PRIu64 " bytes", c->token_bytes);
-	if (g->window > 0)
-		printf(", of the last %" PRIu64 " tokens%s", g->window,
-		       g->kind == KVOF_PLAN_CHUNKED ? " at most" : "");
-	printf("\n");
-	if (all->tp == 1)
-		return;
-	printf("           per rank %" PRIu64 " bytes", c->rank_token_bytes);
-	if (c->copies == 1)
-		printf(": %u of %u KV heads, held nowhere else\n", g->kv_heads / all->tp,
-		       g->kv_heads);
-	else
-		printf(": the same bytes on %u ranks; a store needs one copy\n", c->copies);
-}
-
-static void state_print(const struct kvof_plan_model *m, const struct kvof_plan_geometry *g)
-{
-	const struct kvof_plan_state *s = &m->state;
-	char text[64];
-
-	if (s->kind == NULL)
-		return;
-	printf("state: %u layers (%s) keep the same for a sequence of any length\n", s->layers,
-	       s->kind);
-	if (s->missing[0] != 0)
-		printf("  how much is not told: %s is missing\n", s->missing);
-	else
-		printf("  %" PRIu64 " numbers of convolution x %u bytes + %" PRIu64
-		       " recurrent x 4 = %" PRIu64 " bytes, %s, over all ranks\n", s->conv_elems,
-		       g->kv_elem_bytes > 2 ? g->kv_elem_bytes : 2, s->recurrent_elems,
-		       g->state_bytes, readable(g->state_bytes, text));
-}
-
-static int geometry_print(const struct geometry_ask *ask, const struct kvof_plan_model *m,
-			  const struct kvof_plan_geometry *g)
-{
-	char text[64], per_rank[64];
-
-	printf("model_type %s, %u layers, %u query heads, %u rank%s\n", m->type, m->layers,
-	       m->query_heads, g->tp, g->tp > 1 ? "s" : "");
-	printf("rule: %s\n", m->rule);
-	printf("KV cache in %s, %u byte%s a number", ask->dtype, g->kv_elem_bytes,
-	       g->kv_elem_bytes > 1 ? "s" : "");
-	if (m->weights[0] != 0)
-		printf(" (weights are %s, which does not make the cache so)", m->weights);
-	printf("\n\nfor one token\n");
-	for (uint32_t i = 0; i < m->groups; i++)
-		group_print(&m->group[i], g, &g->group[i]);
-	printf("sum: %" PRIu64 " bytes, %s; per rank %" PRIu64 "\n", g->first_bytes,
-	       readable(g->first_bytes, text), g->rank_first_bytes);
-	if (g->token_bytes != g->first_bytes)
-		printf("past every window one token more costs %" PRIu64 " bytes; per rank %" PRIu64
-		       "\nan engine that keeps whole pages for layers that slide has the sum for "
-		       "every token\n", g->token_bytes, g->rank_token_bytes);
-	if (g->shared_token_bytes != g->token_bytes)
-		printf("an engine that keeps K and V as one where they are equal: %" PRIu64
-		       " bytes\n", g->shared_token_bytes);
-	state_print(m, g);
-	printf("\nfor one sequence (GB is 1e9 bytes, GiB is 2^30)\n");
-	for (unsigned i = 0; i < ask->lengths; i++) {
-		uint64_t bytes, rank;
-
-		must(kvof_plan_bytes_at(m, g, ask->tokens[i], &bytes, &rank) == 0);
-		printf("  %9" PRIu64 " tokens  %15" PRIu64 " bytes  %s", ask->tokens[i], bytes,
-		       readable(bytes, text));
-		if (g->tp > 1)
-			printf(";  per rank %s", readable(rank, per_rank));
-		printf("\n");
-	}
-	return cmd_output_end("plan geometry", CMD_DONE);
-}
-
-/* --- options ---------------------------------------------------------------------- */
-
-static int length_add(struct geometry_ask *ask, const char *text)
-{
-	uint64_t tokens;
-
-	if (text == NULL || !cmd_count_parse(text, &tokens) || tokens == 0 ||
-	    tokens > UINT64_C(1) << 40) {
-		cmd_error("plan geometry", "--tokens %s: not a count of tokens",
-			  text != NULL ? text : "");
-		return CMD_USAGE;
-	}
-	if (ask->lengths == LENGTHS_MAX) {
-		cmd_error("plan geometry", "--tokens: more than %u", LENGTHS_MAX);
-		return CMD_USAGE;
-	}
-	ask->tokens[ask->lengths++] = tokens;
-	return 0;
-}
-
-/* --tokens may come more than once, which options of a table can't: they are taken out. */
-static int lengths_take(struct geometry_ask *ask, int *argc, char **argv)
-{
-	int kept = 1, rc = 0;
-
-	for (int i = 1; i < *argc && rc == 0; i++) {
-		if (strncmp(argv[i], "--tokens=", 9) == 0)
-			rc = length_add(ask, argv[i] + 9);
-		else if (strcmp(argv[i], "--tokens") == 0)
-			rc = length_add(ask, ++i < *argc ? argv[i] : NULL);
-		else
-			argv[kept++] = argv[i];
-	}
-	*argc = kept;
-	return rc;
-}
-
-static int dtype_find(struct geometry_ask *ask)
+int plan_dtype_find(const char *command, const char *text, uint32_t *elem_bytes)
 {
 	const char *names[ARRAY_COUNT(dtypes) + 1] = {NULL}, *near;
 
 	for (size_t i = 0; i < ARRAY_COUNT(dtypes); i++) {
 		names[i] = dtypes[i].name;
-		if (strcmp(dtypes[i].name, ask->dtype) != 0)
+		if (strcmp(dtypes[i].name, text) != 0)
 			continue;
-		ask->elem_bytes = dtypes[i].bytes;
+		*elem_bytes = dtypes[i].bytes;
 		return 0;
 	}
-	near = cmd_nearest(ask->dtype, names);
-	cmd_error("plan geometry", near != NULL ? "--kv-dtype %s: not known; did you mean %s?" :
+	near = cmd_nearest(text, names);
+	cmd_error(command, near != NULL ? "--kv-dtype %s: not known; did you mean %s?" :
 		  "--kv-dtype %s: not known; there are bf16, fp16, fp8, fp8_e4m3, fp8_e5m2, int8, "
-		  "fp32", ask->dtype, near);
+		  "fp32", text, near);
 	return CMD_USAGE;
 }
 
-static int geometry_run(struct geometry_ask *ask)
+/* Numbers between commas. */
+static int list_add(const char *command, const char *option, struct plan_list *list,
+		    const char *text)
 {
-	static const uint64_t usual[] = {1024, 8192, 32768, 131072};
-	struct kvof_plan_geometry geometry;
-	struct kvof_plan_model model;
-	struct kvof_plan_bad bad;
-	int rc = config_read(ask->name, &model);
+	char word[24];
+	uint64_t value;
 
-	if (rc != 0)
-		return rc;
-	if (ask->lengths == 0) {
-		memcpy(ask->tokens, usual, sizeof(usual));
-		ask->lengths = ARRAY_COUNT(usual);
-	}
-	if (kvof_plan_geometry(&model, &(struct kvof_plan_split){ask->tp, ask->elem_bytes},
-			       &geometry, &bad) != 0) {
-		cmd_error("plan geometry", "%s: %s: %s", ask->name, bad.field, bad.why);
-		return CMD_REFUSED;
-	}
-	for (unsigned i = 0; i < ask->lengths; i++) {
-		uint64_t bytes, rank;
+	for (;;) {
+		size_t bytes = strcspn(text, ",");
 
-		if (kvof_plan_bytes_at(&model, &geometry, ask->tokens[i], &bytes, &rank) == 0 &&
-		    bytes <= INT64_MAX)
-			continue;
-		cmd_error("plan geometry", "--tokens %" PRIu64 ": too many bytes to count",
-			  ask->tokens[i]);
-		return CMD_USAGE;
+		snprintf(word, sizeof(word), "%.*s", (int)(bytes < 23 ? bytes : 23), text);
+		if (!cmd_count_parse(word, &value) || value < list->least ||
+		    value > list->largest) {
+			cmd_error(command, "--%s %s: not whole numbers from %" PRIu64 " to %"
+				  PRIu64, option, text, list->least, list->largest);
+			return CMD_USAGE;
+		}
+		if (list->count == list->most) {
+			cmd_error(command, "--%s: more than %u", option, list->most);
+			return CMD_USAGE;
+		}
+		list->value[list->count++] = value;
+		if (text[bytes] == 0)
+			return 0;
+		text += bytes + 1;
 	}
-	return ask->json ? geometry_json(ask, &model, &geometry) :
-	       geometry_print(ask, &model, &geometry);
 }
 
-static int plan_geometry(int argc, char **argv)
+int plan_list_take(const char *command, const char *option, struct plan_list *list, int *argc,
+		   char **argv)
 {
-	struct geometry_ask ask = {.tp = 1, .dtype = "bf16"};
-	const struct cmd_opt opts[] = {
-		{"tp", CMD_COUNT, &ask.tp, "N", "ranks that share the heads; 1"},
-		{"kv-dtype", CMD_TEXT, &ask.dtype, "D",
-			"of the cache: bf16 (default), fp16, fp8, int8, fp32"},
-		{"json", CMD_FLAG, &ask.json, NULL, "print JSON"},
-		{.name = NULL},
-	};
-	const struct cmd_usage u = {
-		.name = "plan geometry", .args = "CONFIG.json [--tokens N]...", .least = 1,
-		.most = 1, .opts = opts,
-		.what = "Bytes of a model's KV cache, from its Hugging Face config.json.",
-		.more = "--tokens N: also for a sequence of N tokens; may come several times.\n\n"
-			"The data type of the cache is never taken from that of the weights. A\n"
-			"split that heads can't follow is refused (exit code 4), and so is a\n"
-			"model_type whose rule is not known (2). Formulas are in docs/plan.md.\n\n"
-			"  kvof plan geometry config.json --tp 8 --tokens 32768\n",
-	};
-	unsigned count;
-	int rc = lengths_take(&ask, &argc, argv);
+	size_t bytes = strlen(option);
+	int kept = 1, rc = 0;
 
-	if (rc != 0)
-		return rc;
-	rc = cmd_args(&u, argc, argv, &ask.name, &count);
-	if (rc >= 0)
-		return rc;
-	rc = dtype_find(&ask);
-	return rc != 0 ? rc : geometry_run(&ask);
+	for (int i = 1; i < *argc && rc == 0; i++) {
+		bool is = strncmp(argv[i], "--", 2) == 0 &&
+			  strncmp(argv[i] + 2, option, bytes) == 0;
+
+		if (is && argv[i][2 + bytes] == '=') {
+			rc = list_add(command, option, list, argv[i] + 3 + bytes);
+		} else if (is && argv[i][2 + bytes] == 0) {
+			if (i + 1 == *argc || argv[i + 1][0] == '-') {
+				cmd_error(command, "--%s needs a value", option);
+				return CMD_USAGE;
+			}
+			while (rc == 0 && i + 1 < *argc && argv[i + 1][0] != '-')
+				rc = list_add(command, option, list, argv[++i]);
+		} else {
+			argv[kept++] = argv[i];
+		}
+	}
+	*argc = kept;
+	return rc;
 }
 
-static const char plan_help[] =
-	"usage: kvof plan geometry CONFIG.json [OPTIONS]\n\n"
-	"What a KV cache of a model takes, with the arithmetic shown.\n\n"
-	"  geometry  bytes for a token, a rank and a sequence, from a config.json\n\n"
-	"`kvof plan geometry --help` says more; docs/plan.md has the formulas.\n";
+const char *plan_bytes_text(double bytes, char out[64])
+{
+	if (bytes >= 1e8)
+		snprintf(out, 64, "%.3f GB (%.3f GiB)", bytes / 1e9, bytes / 1073741824);
+	else if (bytes >= 1e5)
+		snprintf(out, 64, "%.3f MB (%.3f MiB)", bytes / 1e6, bytes / 1048576);
+	else
+		snprintf(out, 64, "%.2f KiB", bytes / 1024);
+	return out;
+}
+
+static int plan_help(void)
+{
+	printf("usage: kvof plan PART [OPTIONS]\n\n"
+	       "Local flash or an array, how much, how fast: with the arithmetic shown.\n\n");
+	for (size_t i = 0; i < ARRAY_COUNT(parts); i++)
+		printf("  %-10s%s\n", parts[i].name, parts[i].what);
+	printf("\n`kvof plan PART --help` says more; docs/plan.md has the model and its limits.\n");
+	return cmd_output_end("plan", CMD_DONE);
+}
 
 int cmd_plan(int argc, char **argv)
 {
-	static const char *const parts[] = {"geometry", NULL};
-	const char *near;
+	const char *names[ARRAY_COUNT(parts) + 1] = {NULL}, *near;
+	char all[160] = "";
 
-	if (argc >= 2 && strcmp(argv[1], "geometry") == 0)
-		return plan_geometry(argc - 1, argv + 1);
-	if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-		fputs(plan_help, stdout);
-		return cmd_output_end("plan", CMD_DONE);
+	for (size_t i = 0; i < ARRAY_COUNT(parts); i++) {
+		names[i] = parts[i].name;
+		snprintf(all + strlen(all), sizeof(all) - strlen(all), "%s%s", i > 0 ? ", " : "",
+			 names[i]);
+		if (argc >= 2 && strcmp(argv[1], names[i]) == 0)
+			return parts[i].run(argc - 1, argv + 1);
 	}
+	if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
+		return plan_help();
 	if (argc < 2) {
-		cmd_error("plan", "usage: kvof plan geometry CONFIG.json (--help says more)");
+		cmd_error("plan", "usage: kvof plan PART (one of: %s; --help says more)", all);
 		return CMD_USAGE;
 	}
-	near = cmd_nearest(argv[1], parts);
+	near = cmd_nearest(argv[1], names);
 	cmd_error("plan", near != NULL ? "%s: no such part; did you mean %s?" :
-		  "%s: no such part; there is geometry", argv[1], near);
+		  "%s: no such part; there are %s", argv[1], near != NULL ? near : all);
 	return CMD_USAGE;
 }

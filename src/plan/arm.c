@@ -94,8 +94,9 @@ int plan_arm_check(const struct kvof_plan_arm *arm, struct kvof_plan_bad *bad)
 			return plan_bad(bad, figures[i].name, "is below 0");
 	}
 	if ((arm->tokens_per_s > 0) == (arm->bytes_per_s > 0))
-		return plan_bad(bad, "tokens_per_s", "arm %s has %s of tokens_per_s and bytes_per_s",
-				kind_names[arm->kind], arm->tokens_per_s > 0 ? "both" : "none");
+		return plan_bad(bad, "tokens_per_s", "arm %s has %s of tokens_per_s and "
+				"bytes_per_s", kind_names[arm->kind],
+				arm->tokens_per_s > 0 ? "both" : "none");
 	if (arm->kind == KVOF_PLAN_RECOMPUTE && arm->bytes_per_s > 0)
 		return plan_bad(bad, "bytes_per_s", "recompute has a rate of tokens, not of bytes");
 	return 0;

@@ -377,7 +377,8 @@ static json_t *arm_json(const struct kvof_plan_fit *fit)
 	json_object_set_new(one, "source", json_string(kvof_plan_source_name(arm->source)));
 	json_object_set_new(one, "bottleneck", text_json(arm->bottleneck));
 	for (unsigned i = 0; i < ARRAY_COUNT(arm_figures); i++)
-		json_object_set_new(one, arm_figures[i].name, json_real(*(const double *)(const void *)
+		json_object_set_new(one, arm_figures[i].name, json_real(
+			*(const double *)(const void *)
 			((const char *)arm + arm_figures[i].offset)));
 	json_object_set_new(one, "output_tokens", json_integer(arm->output_tokens));
 	json_object_set_new(one, "rows", json_integer(fit->rows));
@@ -405,7 +406,8 @@ char *plan_profile_write(const struct plan_profile *profile)
 	json_t *root = json_object(), *arms = json_array(), *devices = json_array();
 	char *text, *whole;
 
-	must(profile->arms <= PLAN_PROFILE_ARMS_MAX && profile->devices <= PLAN_PROFILE_DEVICES_MAX);
+	must(profile->arms <= PLAN_PROFILE_ARMS_MAX);
+	must(profile->devices <= PLAN_PROFILE_DEVICES_MAX);
 	for (uint32_t i = 0; i < profile->arms; i++)
 		json_array_append_new(arms, arm_json(&profile->arm[i]));
 	for (uint32_t i = 0; i < profile->devices; i++)
