@@ -391,7 +391,7 @@ static uint32_t prefix_k(const struct request *req, struct place *p)
 	for (unsigned i = KVOF_TIER_DRAM + 1; k > 0 && i < PLACE_TIERS; i++) {
 		by = uneven(req, i, k);
 		if (by > 1000) {
-			p->tier[i].bytes_per_s = p->tier[i].bytes_per_s / by * 1000;
+			p->tier[i].bytes_per_s = later(p->tier[i].bytes_per_s * 1000 / by, 1);
 			again = true;
 		}
 	}
