@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An hour of mixed load with faults, in simulated time: three inference processes with caches of
- * three tiers over two arrays. Links are cut, arrays and processes are killed and come back, drives
+ * three tiers over two arrays, that load and save blocks, restore prefixes layer by layer in both
+ * modes, and prefetch. Links are cut, arrays and processes are killed and come back, drives
  * hang, die, and read wrong, connections are reset.
  *
  * What must hold:
  *   - a hit is exactly the bytes of a save of that block that was submitted, by any process;
- *   - every result comes by its deadline, and after it (and its release) no byte is written;
+ *   - every result comes by its deadline, every request is over by its own, and after that (and its
+ *     release) no byte is written;
+ *   - counters close: hits by tier and misses by reason are what the results said;
  *   - while all is well, a save that all tiers have answered is a hit in another process;
  *   - at the end of each part all faults are taken away and everything is flushed: nothing waits,
  *     nothing is pinned; drives are within their caps; and over a part without kills the memory of
@@ -21,46 +24,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/hash.h"
-#include "base/list.h"
 #include "base/log.h"
-#include "base/prng.h"
-#include "cache/core.h"
-#include "loop/sim.h"
+#include "cache_hour.h"
+#include "cache_hour_restore.h"
 #include "store/store.h"
 #include "target/target.h"
 
 #define NQN "nqn.2026-11.io.kvof:hour"
-#define CUT 4032u
 #define HOUR_S 3600
-#define DEADLINE_NS (500 * NS_PER_MS)
-#define LATE_NS (2 * NS_PER_MS)            /* past the deadline; of the simulator's own delays */
-
-enum { PROCS = 3, ARRAYS = 2, SEQUENCES = 60, BLOCKS = 12, FLYING = 6, GRAVES = 4096 };
-
-struct array {
-	struct loop *loop;                 /* NULL: killed */
-	struct store *store;
-	struct target *target;
-	uint64_t up_ns;                    /* when a killed one comes back */
-};
-
-struct proc {
-	unsigned index;
-	struct loop *loop;                 /* NULL: killed */
-	struct core *core;
-	struct identity *identity;
-	struct kvof_cache_opts opts;
-	char flash[64];
-	const char *flash_list[1], *target_list[ARRAYS];
-	bool opened, closed;
-	int opened_res;
-	unsigned flying;
-	struct list_link works;
-	uint64_t up_ns, next_id;
-	bool cut[ARRAYS];
-	bool flash_ill;
-};
 
 /* A batch under way: its buffers are its own. */
 struct work {
@@ -77,45 +48,6 @@ struct work {
 	bool *over;                        /* the test waits for it; NULL: nobody */
 	enum kvof_reason *reasons;
 };
-
-static struct hour {
-	struct prng prng;
-	struct array array[ARRAYS];
-	struct proc proc[PROCS];
-	bool saved[SEQUENCES][BLOCKS];     /* a save was ever submitted */
-	bool faults, kills;
-	uint64_t hits[KVOF_TIER_COUNT], reasons[KVOF_REASON_COUNT], batches, killed, cuts;
-	void *grave[GRAVES];               /* memory of the killed: nobody's, but reachable */
-	unsigned graves;
-} h;
-
-static void bury(void *what)
-{
-	h.grave[h.graves++ % GRAVES] = what;
-}
-
-static size_t block_bytes(uint32_t sequence, uint32_t n)
-{
-	static const size_t bytes[] = {3 * CUT - 100, 700, CUT, 2 * CUT + 1, 0, 9000};
-
-	return bytes[(sequence * 7 + n) % ARRAY_COUNT(bytes)];
-}
-
-static void block_fill(uint8_t *at, uint32_t sequence, uint32_t n)
-{
-	struct prng p = prng_of(sequence * UINT64_C(1000) + n + 1);
-
-	prng_fill(&p, at, block_bytes(sequence, n));
-}
-
-static struct kvof_id block_id(const struct proc *p, uint32_t sequence, uint32_t n)
-{
-	uint32_t name[2] = {sequence, n};
-	struct kvof_id id;
-
-	identity_engine(p->identity, name, sizeof(name), &id);
-	return id;
-}
 
 /* --- arrays ----------------------------------------------------------------------------------- */
 
@@ -195,6 +127,7 @@ static void load_judge(struct work *w, const struct kvof_result *r)
 	expect_mem(w->at[r->index], want, bytes);
 	free(want);
 	h.hits[r->tier]++;
+	w->proc->hits[r->tier]++;
 }
 
 static void batch_result(void *arg, struct cache_batch *batch, const struct kvof_result *r)
@@ -215,6 +148,7 @@ static void batch_result(void *arg, struct cache_batch *batch, const struct kvof
 						  w->deadline_ns) / 1e6);
 	if (w->kind == KVOF_LOAD) {
 		h.reasons[r->reason]++;
+		w->proc->reasons[r->reason]++;
 		if (r->reason == KVOF_OK)
 			load_judge(w, r);
 	}
@@ -248,32 +182,6 @@ static const struct core_events events = {
 	.over = batch_over,
 };
 
-/* A call on a process's loop, waited for. */
-static void (*call)(struct proc *p);
-static struct proc *call_proc;
-
-static void call_run(struct loop *here, struct msg *m)
-{
-	call(call_proc);
-	call = NULL;
-}
-
-static bool call_over(void *arg)
-{
-	return call == NULL;
-}
-
-static void here(struct proc *p, void (*what)(struct proc *p))
-{
-	static struct msg m;
-
-	m.run = call_run;
-	call = what;
-	call_proc = p;
-	loop_post(p->loop, &m);
-	expect(sim_run_until(call_over, NULL, NS_PER_S));
-}
-
 static void open_run(struct proc *p)
 {
 	struct core_opts opts = {.cache = &p->opts, .identity = p->identity};
@@ -282,6 +190,7 @@ static void open_run(struct proc *p)
 
 	if (rc != 0)
 		fail_msg("open: %s", why);
+	restores_up(p);
 }
 
 static bool is_open(void *arg)
@@ -299,6 +208,8 @@ static void proc_up(struct proc *p)
 	expect_int(loop_open(&loop, &p->loop), 0);
 	p->opened = p->closed = false;
 	p->core = NULL;
+	memset(p->hits, 0, sizeof(p->hits));
+	memset(p->reasons, 0, sizeof(p->reasons));
 	here(p, open_run);
 	expect(sim_run_until(is_open, p, 60 * NS_PER_S));
 	if (p->opened_res != 0)
@@ -315,6 +226,8 @@ static void proc_init(unsigned index)
 	p->index = index;
 	p->next_id = 1;
 	list_init(&p->works);
+	list_init(&p->ask_list);
+	list_init(&p->hint_list);
 	snprintf(p->flash, sizeof(p->flash), "f%u,size=16MiB", index);
 	p->flash_list[0] = p->flash;
 	for (unsigned i = 0; i < ARRAYS; i++)
@@ -360,6 +273,7 @@ static bool is_closed(void *arg)
 
 static void proc_down(struct proc *p)
 {
+	restores_down(p);
 	here(p, close_run);
 	expect(sim_run_until(is_closed, p, 10 * NS_PER_S));
 	expect_int(p->flying, 0);
@@ -380,6 +294,7 @@ static void proc_kill(struct proc *p)
 		work_free(w);
 	}
 	p->flying = 0;
+	restores_kill(p);
 	h.killed++;
 }
 
@@ -578,6 +493,12 @@ static void run_for(uint64_t ns, bool faults, bool kills)
 	sim_faults_on(faults);
 	while (sim_now_ns() < until) {
 		load_some();
+		if (prng_below(&h.prng, 3) == 0)
+			restore_some();
+		if (prng_below(&h.prng, 20) == 0)
+			hint_some();
+		for (unsigned i = 0; i < PROCS; i++)
+			asks_watch(&h.proc[i]);
 		if (faults && prng_below(&h.prng, 400) == 0)
 			fault_some();
 		come_back(false);
@@ -594,10 +515,29 @@ static void stat_run(struct proc *p)
 	core_stat(p->core, &stat);
 }
 
+/* Everything that was told is counted, once. */
+static void counters_close(const struct proc *p)
+{
+	struct restore_stat restore;
+	uint64_t misses = 0;
+
+	restore_stat(p->restore, &restore);
+	expect_int(restore.staging_bytes, 0);
+	for (unsigned i = 0; i < KVOF_TIER_COUNT; i++)
+		expect_int(stat.hits[i], p->hits[i]);
+	for (unsigned i = 0; i < KVOF_REASON_COUNT; i++) {
+		expect_int(stat.reason[i], p->reasons[i]);
+		misses += i != KVOF_OK ? stat.reason[i] : 0;
+	}
+	expect_int(stat.misses, misses);
+	expect(stat.prefetched >= stat.prefetched_hits + stat.prefetched_wasted);
+	h.prefetched += stat.prefetched;
+}
+
 static bool all_idle(void *arg)
 {
 	for (unsigned i = 0; i < PROCS; i++)
-		if (h.proc[i].flying > 0)
+		if (h.proc[i].flying + h.proc[i].asks + h.proc[i].hints > 0)
 			return false;
 	return true;
 }
@@ -662,6 +602,7 @@ static void quiet(void)
 		expect(stat.dram_used_bytes <= h.proc[i].opts.dram_bytes);
 		expect(stat.flash_used_bytes <= 16 * MiB);
 		expect(stat.index_blocks <= 4096);
+		counters_close(&h.proc[i]);
 	}
 }
 
@@ -699,6 +640,7 @@ static void quiet_check(void)
 		for (unsigned k = 0; k < BLOCKS; k++)
 			if (reasons[k] != KVOF_OK)
 				fail_msg("loaded: %s", kvof_reason_name(reasons[k]));
+		restore_quiet(&h.proc[prng_below(&h.prng, PROCS)], sequence);
 	}
 }
 
@@ -783,8 +725,15 @@ static void hour(uint64_t seed)
 	       (unsigned long long)h.reasons[KVOF_UNREACHABLE],
 	       (unsigned long long)h.reasons[KVOF_CORRUPT], (unsigned long long)h.killed,
 	       (unsigned long long)h.cuts);
+	printf("# seed %llu: %llu requests, blocks from dram %llu flash %llu remote %llu, computed "
+	       "%llu, %llu layers; %llu hints\n", (unsigned long long)seed,
+	       (unsigned long long)h.asks, (unsigned long long)h.restored[KVOF_TIER_DRAM],
+	       (unsigned long long)h.restored[KVOF_TIER_FLASH],
+	       (unsigned long long)h.restored[KVOF_TIER_REMOTE], (unsigned long long)h.computed,
+	       (unsigned long long)h.layers, (unsigned long long)h.hints);
 	for (enum kvof_tier t = KVOF_TIER_DRAM; t < KVOF_TIER_COUNT; t++)
-		expect(h.hits[t] > 100);
+		expect(h.hits[t] > 100 && h.restored[t] > 100);
+	expect(h.asks > 1000 && h.layers > 1000 && h.computed > 100 && h.prefetched > 0);
 	expect(h.killed > 5 && h.cuts > 5 && h.reasons[KVOF_LATE] > 0);
 	world_end();
 }
