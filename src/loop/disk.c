@@ -1053,34 +1053,77 @@ static void many_plain(struct disk *d, struct disk_read_now *reads, unsigned cou
 	}
 }
 
-void disk_read_many_now(struct disk *disk, struct disk_read_now *reads, unsigned count)
-{
+struct disk_many {
 	struct io_uring ring;
-	unsigned flying = 0, next = 0;
+	struct disk *disk;
+	struct disk_read_now *reads;
+	unsigned count, next, flying;
+};
+
+static void many_fill(struct disk_many *m)
+{
+	for (; m->next < m->count && m->flying < MANY_FLYING; m->next++) {
+		if (many_submit(m->disk, &m->ring, &m->reads[m->next]))
+			m->flying++;
+		else
+			many_one(m->disk, &m->reads[m->next]);
+	}
+}
+
+struct disk_many *disk_read_many_begin(struct disk *disk, struct disk_read_now *reads,
+				       unsigned count)
+{
+	struct disk_many *m = NULL;
 
 	disk_now_check(disk);
-	if (disk->memory == NULL && count > 1 && disk->loop->plain != NULL) {
+	if (disk->memory == NULL && count > 0 && disk->loop->plain != NULL) {
 		many_plain(disk, reads, count);
-		return;
+		return NULL;
 	}
-	if (disk->memory != NULL || count < 2 ||
-	    io_uring_queue_init(MANY_FLYING, &ring, 0) != 0) {
+	if (disk->memory == NULL && count > 0)
+		m = calloc(1, sizeof(*m));
+	if (m == NULL || io_uring_queue_init(MANY_FLYING, &m->ring, 0) != 0) {
+		free(m);
 		for (unsigned i = 0; i < count; i++)
 			many_one(disk, &reads[i]);
+		return NULL;
+	}
+	m->disk = disk;
+	m->reads = reads;
+	m->count = count;
+	many_fill(m);
+	(void)io_uring_submit(&m->ring);
+	return m;
+}
+
+void disk_read_many_end(struct disk_many **many)
+{
+	struct disk_many *m = *many;
+
+	if (m == NULL)
+		return;
+	*many = NULL;
+	while (m->flying > 0) {
+		(void)io_uring_submit_and_wait(&m->ring, 1);
+		m->flying -= many_reap(m->disk, &m->ring);
+		many_fill(m);
+	}
+	must(m->next == m->count);
+	io_uring_queue_exit(&m->ring);
+	free(m);
+}
+
+void disk_read_many_now(struct disk *disk, struct disk_read_now *reads, unsigned count)
+{
+	struct disk_many *m;
+
+	disk_now_check(disk);
+	if (count == 1) {                    /* not worth a ring */
+		many_one(disk, reads);
 		return;
 	}
-	while (next < count || flying > 0) {
-		for (; next < count && flying < MANY_FLYING; next++) {
-			if (many_submit(disk, &ring, &reads[next]))
-				flying++;
-			else
-				many_one(disk, &reads[next]);
-		}
-		if (flying > 0)
-			(void)io_uring_submit_and_wait(&ring, 1);
-		flying -= many_reap(disk, &ring);
-	}
-	io_uring_queue_exit(&ring);
+	m = disk_read_many_begin(disk, reads, count);
+	disk_read_many_end(&m);
 }
 
 /* ---- how deep ---- */
@@ -1095,52 +1138,117 @@ static uint64_t rate_clock_ns(void)
 	return (uint64_t)ts.tv_sec * NS_PER_S + (uint64_t)ts.tv_nsec;
 }
 
-/* Batches of `depth` reads at places that jump about, for a while. 0: a read failed. */
-static uint64_t rate_at(struct disk *disk, uint8_t *memory, unsigned depth, uint64_t offset_bytes,
-			uint64_t places, uint64_t budget_ns)
+/* One drive while all are measured: batches of as many reads as the depth says. */
+struct rating {
+	struct disk_probe *probe;
+	unsigned flying;
+	uint64_t began, took, done;
+	bool failed;
+};
+
+/* The reads of all go to the same memory: nobody looks at it. They jump about. */
+static void rating_submit(struct rating *r, struct io_uring *ring, uint8_t *memory, unsigned depth)
 {
 	static const uint64_t stride = 2654435761u;
-	uint64_t began = rate_clock_ns(), took = 0, done = 0;
-	struct disk_read_now reads[MANY_FLYING];
+	struct disk_probe *p = r->probe;
+	uint64_t places = p->bytes / RATE_BYTES;
 
-	must(depth <= MANY_FLYING && places > 0);
-	while (done == 0 || took < budget_ns) {
-		for (unsigned i = 0; i < depth; i++)
-			reads[i] = (struct disk_read_now){
-				.into = memory + i * RATE_BYTES, .bytes = RATE_BYTES,
-				.offset_bytes = offset_bytes + (done + i + depth) * stride %
-						places * RATE_BYTES};
-		disk_read_many_now(disk, reads, depth);
-		for (unsigned i = 0; i < depth; i++) {
-			if (reads[i].res != 0)
-				return 0;
-		}
-		done += depth;
-		took = rate_clock_ns() - began;
+	r->began = rate_clock_ns();
+	for (unsigned i = 0; i < depth; i++) {
+		struct disk_read_now read = {.into = memory + i * RATE_BYTES, .bytes = RATE_BYTES,
+			.offset_bytes = p->offset_bytes + (r->done + i + depth) * stride % places *
+							  RATE_BYTES};
+		struct io_uring_sqe prepared = {0}, *sqe;
+
+		if (!many_prepare(p->disk, &prepared, &read))
+			continue;                    /* over a seam of a part */
+		sqe = io_uring_get_sqe(ring);
+		must(sqe != NULL);
+		*sqe = prepared;
+		io_uring_sqe_set_data(sqe, r);
+		r->flying++;
 	}
-	return took == 0 ? 0 : done * RATE_BYTES * NS_PER_S / took;
+	r->failed |= r->flying == 0;
 }
 
-unsigned disk_rates_now(struct disk *disk, uint64_t offset_bytes, uint64_t bytes,
-			uint64_t budget_ns, struct disk_rate out[DISK_RATES_MAX])
+static void rating_end(struct rating *r, int res)
+{
+	if (res == (int)RATE_BYTES)
+		r->done++;
+	else
+		r->failed = true;
+	disk_count(r->probe->disk, DISK_READ, RATE_BYTES, res == (int)RATE_BYTES ? 0 : -EIO);
+	if (--r->flying == 0)
+		r->took += rate_clock_ns() - r->began;
+}
+
+static void ratings_run(struct rating *r, unsigned count, struct io_uring *ring, uint8_t *memory,
+			unsigned depth, uint64_t budget_ns)
+{
+	unsigned busy = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		r[i] = (struct rating){.probe = r[i].probe, .failed = r[i].failed};
+		if (!r[i].failed)
+			rating_submit(&r[i], ring, memory, depth);
+		busy += r[i].flying > 0;
+	}
+	while (busy > 0) {
+		struct io_uring_cqe *cqe;
+
+		(void)io_uring_submit_and_wait(ring, 1);
+		while (io_uring_peek_cqe(ring, &cqe) == 0) {
+			struct rating *x = io_uring_cqe_get_data(cqe);
+			int res = cqe->res;
+
+			io_uring_cqe_seen(ring, cqe);
+			rating_end(x, res);
+			if (x->flying > 0)
+				continue;
+			if (!x->failed && x->took < budget_ns)
+				rating_submit(x, ring, memory, depth);
+			busy -= x->flying == 0;
+		}
+	}
+}
+
+static void ratings_all(struct rating *r, unsigned count, struct io_uring *ring, uint8_t *memory,
+			uint64_t budget_ns)
 {
 	static const unsigned depths[DISK_RATES_MAX] = {1, 4, 16, 64};
-	uint64_t places = bytes / RATE_BYTES;
-	uint8_t *memory;
+
+	for (unsigned n = 0; n < DISK_RATES_MAX; n++) {
+		ratings_run(r, count, ring, memory, depths[n], budget_ns / DISK_RATES_MAX);
+		for (unsigned i = 0; i < count; i++)
+			r[i].probe->rate[n] = (struct disk_rate){depths[n], r[i].took == 0 ? 0 :
+				r[i].done * RATE_BYTES * NS_PER_S / r[i].took};
+	}
+	for (unsigned i = 0; i < count; i++)
+		r[i].probe->rate_count = r[i].failed ? 0 : DISK_RATES_MAX;
+}
+
+void disk_rates_now(struct disk_probe *probe, unsigned count, uint64_t budget_ns)
+{
+	struct rating *r = calloc(count + 1, sizeof(*r));
+	uint8_t *memory = loop_buffer_map(MANY_FLYING * RATE_BYTES);
+	struct io_uring ring;
 	unsigned n = 0;
 
-	OBJ_CHECK(disk, RING_DISK_MAGIC);
-	must(budget_ns > 0 && bytes <= disk->info.bytes - offset_bytes);
-	if (disk->memory != NULL || places < MANY_FLYING)
-		return 0;
-	memory = loop_buffer_map(MANY_FLYING * RATE_BYTES);
-	for (; memory != NULL && n < DISK_RATES_MAX; n++) {
-		out[n] = (struct disk_rate){.depth = depths[n],
-			.bytes_per_s = rate_at(disk, memory, depths[n], offset_bytes, places,
-					       budget_ns / DISK_RATES_MAX)};
-		if (out[n].bytes_per_s == 0)
-			break;
+	must(budget_ns > 0);
+	for (unsigned i = 0; i < count; i++) {
+		const struct disk *d = probe[i].disk;
+
+		OBJ_CHECK(d, RING_DISK_MAGIC);
+		must(probe[i].bytes <= d->info.bytes - probe[i].offset_bytes);
+		probe[i].rate_count = 0;
+		if (r != NULL && d->memory == NULL && d->loop->plain == NULL &&
+		    probe[i].bytes / RATE_BYTES >= MANY_FLYING)
+			r[n++].probe = &probe[i];
+	}
+	if (n > 0 && memory != NULL && io_uring_queue_init(n * MANY_FLYING, &ring, 0) == 0) {
+		ratings_all(r, n, &ring, memory, budget_ns);
+		io_uring_queue_exit(&ring);
 	}
 	loop_buffer_unmap(memory, MANY_FLYING * RATE_BYTES);
-	return n < DISK_RATES_MAX ? 0 : n;
+	free(r);
 }

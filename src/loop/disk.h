@@ -106,16 +106,28 @@ struct disk_read_now {
 };
 /* Many at once, as many in flight as the drive takes; returns when all have ended. */
 void disk_read_many_now(struct disk *disk, struct disk_read_now *reads, unsigned count);
+/* The same in two steps: what is done in between does not wait for the drive. `reads` stays the
+ * caller's and stays where it is until the end. NULL: they are over already, or memory is short and
+ * they were done one by one. */
+struct disk_many;
+struct disk_many *disk_read_many_begin(struct disk *disk, struct disk_read_now *reads,
+				       unsigned count);
+void disk_read_many_end(struct disk_many **many);
 #define DISK_RATES_MAX 4
 struct disk_rate {
 	unsigned depth;              /* reads in flight, rising */
 	uint64_t bytes_per_s;
 };
-/* How fast reads of 128 KiB from this place of the drive are, at rising depths; takes budget_ns
- * and one read more. Return: depths tried; 0 where there is nothing to measure (memory, a
- * simulated drive) or a read failed. */
-unsigned disk_rates_now(struct disk *disk, uint64_t offset_bytes, uint64_t bytes,
-			uint64_t budget_ns, struct disk_rate out[DISK_RATES_MAX]);
+struct disk_probe {
+	struct disk *disk;
+	uint64_t offset_bytes, bytes;        /* where it may read */
+	struct disk_rate rate[DISK_RATES_MAX];       /* out */
+	unsigned rate_count;         /* out; 0: nothing to measure (memory, a simulated drive, a
+				      * loop without a ring) or a read failed */
+};
+/* How fast reads of 128 KiB from these places of the drives are, at rising depths, all drives at
+ * once, as they work later; takes budget_ns and one batch more. */
+void disk_rates_now(struct disk_probe *probe, unsigned count, uint64_t budget_ns);
 int disk_write_now(struct disk *disk, const void *from, uint64_t bytes, uint64_t offset_bytes);
 int disk_flush_now(struct disk *disk);
 int disk_discard_now(struct disk *disk, uint64_t bytes, uint64_t offset_bytes);

@@ -946,12 +946,27 @@ void disk_read_many_now(struct disk *disk, struct disk_read_now *reads, unsigned
 					     reads[i].offset_bytes);
 }
 
-unsigned disk_rates_now(struct disk *disk, uint64_t offset_bytes, uint64_t bytes,
-			uint64_t budget_ns, struct disk_rate out[DISK_RATES_MAX])
+/* Its time stands still meanwhile: they are over at once. */
+struct disk_many *disk_read_many_begin(struct disk *disk, struct disk_read_now *reads,
+				       unsigned count)
 {
-	OBJ_CHECK(disk, SIM_DISK_MAGIC);
-	must(budget_ns > 0 && bytes <= disk->info.bytes - offset_bytes && out != NULL);
-	return 0;                               /* its time stands still meanwhile */
+	disk_read_many_now(disk, reads, count);
+	return NULL;
+}
+
+void disk_read_many_end(struct disk_many **many)
+{
+	must(*many == NULL);
+}
+
+void disk_rates_now(struct disk_probe *probe, unsigned count, uint64_t budget_ns)
+{
+	must(budget_ns > 0);
+	for (unsigned i = 0; i < count; i++) {
+		OBJ_CHECK(probe[i].disk, SIM_DISK_MAGIC);
+		must(probe[i].bytes <= probe[i].disk->info.bytes - probe[i].offset_bytes);
+		probe[i].rate_count = 0;
+	}
 }
 
 int disk_write_now(struct disk *disk, const void *from, uint64_t bytes, uint64_t offset_bytes)

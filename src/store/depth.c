@@ -12,7 +12,7 @@
 #include "base/must.h"
 #include "store/inner.h"
 
-#define DEPTH_BUDGET_NS (8 * NS_PER_MS)      /* a drive; it is part of the time of an open */
+#define DEPTH_BUDGET_NS (8 * NS_PER_MS)      /* all drives; it is part of the time of an open */
 #define DEPTH_LEAST 16u                      /* values may be small, too */
 #define DEPTH_FACTOR 4u                      /* ... than what was measured with */
 #define GOOD_PERCENT 95u
@@ -58,13 +58,9 @@ static bool used_span(const struct drive *d, uint64_t *offset, uint64_t *bytes)
 	return true;
 }
 
-void depth_open(struct drive *d)
+static void limits_set(struct drive *d)
 {
-	struct disk_rate rate[DISK_RATES_MAX];
-	uint64_t offset, bytes;
-	unsigned n = 0;
-
-	d->read_depth = STORE_READS_MAX;
+	d->read_depth = d->st->opts.drive_depth > 0 ? d->st->opts.drive_depth : STORE_READS_MAX;
 	d->reading_blocks_max = UINT32_MAX;
 	d->writing_bytes_max = UINT64_MAX;
 #ifndef KVOF_PLANT_HUNG_DRIVE_TAKES_ALL
@@ -79,18 +75,37 @@ void depth_open(struct drive *d)
 	if (d->disk != NULL)
 		slow_begin(&d->slow, d->shared_rate != NULL ? d->shared_rate : &d->rate,
 			   d->st->loop, d->disk);
-	if (d->failed)
-		return;
-	if (d->st->opts.drive_depth > 0)
-		d->read_depth = d->st->opts.drive_depth;
-	else if (used_span(d, &offset, &bytes))
-		n = disk_rates_now(d->disk, offset, bytes, DEPTH_BUDGET_NS, rate);
-	if (n > 0) {
-		d->read_depth = depth_choose(rate, n);
+}
+
+void depth_open(struct store *st)
+{
+	struct disk_probe probe[STORE_DRIVES_MAX];
+	struct drive *of[STORE_DRIVES_MAX];
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < st->drive_count; i++) {
+		struct drive *d = &st->drive[i];
+		struct disk_probe *p = &probe[count];
+
+		limits_set(d);
+		must(d->read_depth >= 1 && d->read_depth <= STORE_READS_MAX);
+		if (d->failed || st->opts.drive_depth > 0 ||
+		    !used_span(d, &p->offset_bytes, &p->bytes))
+			continue;
+		p->disk = d->disk;
+		of[count++] = d;
+	}
+	disk_rates_now(probe, count, DEPTH_BUDGET_NS);
+	for (unsigned i = 0; i < count; i++) {
+		const struct disk_rate *rate = probe[i].rate;
+		unsigned n = probe[i].rate_count;
+
+		if (n == 0)
+			continue;
+		of[i]->read_depth = depth_choose(rate, n);
 		log_info("store drive %s: %u reads in flight at most; measured %" PRIu64 " MB/s "
-			 "with %u, %" PRIu64 " MB/s with %u", d->path, d->read_depth,
+			 "with %u, %" PRIu64 " MB/s with %u", of[i]->path, of[i]->read_depth,
 			 rate[0].bytes_per_s / 1000000, rate[0].depth,
 			 rate[n - 1].bytes_per_s / 1000000, rate[n - 1].depth);
 	}
-	must(d->read_depth >= 1 && d->read_depth <= STORE_READS_MAX);
 }

@@ -5,11 +5,11 @@
 
 #include "loop/disk.h"
 
-struct drive;
+struct store;
 
 /* The least depth that is nearly as fast as the fastest, with room for smaller reads. Pure. */
 unsigned depth_choose(const struct disk_rate *rate, unsigned count);
-/* Sets d->read_depth; once the drive is recovered. */
-void depth_open(struct drive *d);
+/* Sets the limits of each drive; once all are recovered. */
+void depth_open(struct store *st);
 
 #endif

@@ -33,6 +33,7 @@
 #include "store/attach.h"
 #include "store/depth.h"
 #include "store/inner.h"
+#include "store/scan.h"
 
 #define VALUE_BYTES_DEFAULT (8u << 20)
 #define SEGMENT_BYTES_MAX (256 * MiB)
@@ -41,10 +42,8 @@
 #define SEGMENTS_MIN 4u
 #define BUFFER_BYTES_DEFAULT (64 * MiB)
 #define KEYS_MIN 65536u
-#define AHEAD_BYTES (32 * MiB)               /* at least the largest footer of a segment */
-#define AHEAD_READS 64u
 #define WARM_AHEAD 16u
-_Static_assert(AHEAD_BYTES > SEGMENT_BYTES_MAX / FMT_BLOCK_BYTES * sizeof(struct fmt_entry),
+_Static_assert(SCAN_AHEAD_BYTES > SEGMENT_BYTES_MAX / FMT_BLOCK_BYTES * sizeof(struct fmt_entry),
 	       "a footer is read ahead whole");
 
 /* A drive as it was found, before its number in the set is known. */
@@ -64,23 +63,14 @@ struct opening {
 	bool fresh;
 	uint8_t *block;                      /* scratch: FMT_BLANK_BYTES */
 	uint8_t *record;                     /* scratch: the largest record */
-	/* last and first block of each segment of the drive in hand, read many at a time */
-	uint8_t *tails, *heads;
-	uint8_t *ahead;                      /* footers of segments that come next: AHEAD_BYTES */
+	struct scan_ahead *ahead;            /* footers of segments that come next */
+	const struct scan *scan;             /* the drive in hand; NULL: none is */
 	uint64_t record_bytes;
 	/* Entries of the index that became tombstones: where it is full they make room. What they
 	 * cover on their own drive was read before them. */
 	uint32_t *graves, grave_count;
 	uint32_t back;                       /* bit i: drive i was out of the set */
 	uint32_t blank;                      /* bit i: drive i takes the place of a lost one */
-};
-
-/* A segment as its header and footer tell. */
-struct seg_found {
-	struct fmt_segment_info info;
-	bool valid, footer;
-	bool tail_read, head_read;           /* into tails and heads */
-	uint8_t *ahead;                      /* the whole footer, if it was read; NULL */
 };
 
 __attribute__((format(printf, 3, 4))) static int fail(struct opening *o, int rc,
@@ -480,73 +470,6 @@ static int supers_write(struct opening *o)
 
 /* --- segments -------------------- */
 
-static struct fmt_place place_of(const struct drive *d, uint32_t segment, uint32_t block)
-{
-	return (struct fmt_place){
-		.store_id = d->st->id,
-		.drive = d->index,
-		.block = fmt_segment_block(d->st->segment_bytes, segment) + block,
-	};
-}
-
-static bool block_read(struct drive *d, uint64_t block, uint8_t *into)
-{
-	return attach_read(d->disk, into, FMT_BLOCK_BYTES, block << FMT_BLOCK_SHIFT) == 0;
-}
-
-/* A look at one of the two; again where it is neither good nor blank, since a read may lie once.
- * read: it was read already. */
-static bool frame_read(struct drive *d, uint32_t i, bool footer, uint8_t *into, bool read,
-		       struct fmt_segment_info *out)
-{
-	uint32_t bytes = d->st->segment_bytes;
-	struct fmt_place at = place_of(d, i, footer ? d->segment_blocks - 1 : 0);
-
-	for (int tries = 0; tries < 2; tries++) {
-		const char *wrong = "unread";
-
-		if ((tries == 0 && read) || block_read(d, at.block, into))
-			wrong = footer ? fmt_footer_check(into, &at, bytes, out)
-				       : fmt_header_check(into, &at, bytes, out);
-		if (wrong == NULL)
-			return out->generation >= d->generation_min;
-		if (bytes_all_zero(into, FMT_BLOCK_BYTES))
-			return false;
-	}
-	return false;
-}
-
-/* A sealed footer is enough: an eviction overwrites the footer before the header. */
-static bool segment_look_tail(struct drive *d, uint32_t i, uint8_t *tail, struct seg_found *out)
-{
-	struct fmt_segment_info info;
-
-	if (frame_read(d, i, true, tail, out->tail_read, &info)) {
-		out->info = info;
-		out->valid = out->footer = true;
-	}
-	return out->valid && info.state == FMT_SEGMENT_SEALED;
-}
-
-static void segment_look_head(struct drive *d, uint32_t i, uint8_t *head, struct seg_found *out)
-{
-	struct fmt_segment_info info;
-
-	if (frame_read(d, i, false, head, out->head_read, &info) &&
-	    (!out->valid || info.generation > out->info.generation)) {
-		out->info = info;
-		out->valid = true;
-		out->footer = false;
-	}
-}
-
-static void segment_look(struct opening *o, struct drive *d, uint32_t i, struct seg_found *out)
-{
-	*out = (struct seg_found){.valid = false};
-	if (!segment_look_tail(d, i, o->block, out))
-		segment_look_head(d, i, o->block, out);
-}
-
 /* False: no tombstone is left. */
 static bool grave_empty(struct opening *o)
 {
@@ -587,7 +510,7 @@ static void record_apply(struct opening *o, struct drive *d, uint32_t segment,
 	struct kv_key key = {.len = e->key_len};
 	struct index_place place = {
 		.sequence = sequence_base + le32_get(e->sequence_delta),
-		.block = (uint32_t)place_of(d, segment, le32_get(e->block)).block,
+		.block = (uint32_t)scan_place(d, segment, le32_get(e->block)).block,
 		.value_bytes = le32_get(e->value_bytes),
 		.drive = d->index,
 		.flags = e->kind == FMT_DELETE ? INDEX_TOMBSTONE : stripe_flags(e->stripe),
@@ -611,7 +534,7 @@ static bool record_whole(struct opening *o, struct drive *d, uint32_t segment,
 {
 	uint32_t bytes = le32_get(e->value_bytes);
 	uint64_t length = (uint64_t)fmt_record_blocks(bytes) << FMT_BLOCK_SHIFT;
-	struct fmt_place at = place_of(d, segment, le32_get(e->block));
+	struct fmt_place at = scan_place(d, segment, le32_get(e->block));
 	struct fmt_record_info info;
 
 	must(length <= o->record_bytes && length >= FMT_BLOCK_BYTES);
@@ -632,11 +555,11 @@ static bool record_whole(struct opening *o, struct drive *d, uint32_t segment,
 static bool hop_read(struct opening *o, struct drive *d, uint32_t segment, uint32_t block,
 		     struct fmt_record_info *out)
 {
-	struct fmt_place at = place_of(d, segment, block);
+	struct fmt_place at = scan_place(d, segment, block);
 	uint32_t room = d->segment_blocks - 1 - block;
 
 	for (int tries = 0; tries < 2; tries++) {
-		if (block_read(d, at.block, o->block) &&
+		if (scan_block_read(d, at.block, o->block) &&
 		    fmt_record_check(o->block, &at, room, out) == NULL)
 			return true;
 		if (bytes_all_zero(o->block, FMT_BLOCK_BYTES))
@@ -664,12 +587,12 @@ static bool hop_lands(struct opening *o, struct seg_log *log, uint64_t block, ui
 static uint32_t hop_over(struct opening *o, struct seg_log *log, uint32_t mount)
 {
 	struct drive *d = log->drive;
-	struct fmt_place at = place_of(d, log->segment_index, log->next_block);
+	struct fmt_place at = scan_place(d, log->segment_index, log->next_block);
 	uint64_t generation = d->segment[log->segment_index].generation, next, block;
 	struct fmt_record bad;
 	struct fmt_record_info r;
 
-	if (!block_read(d, at.block, o->block))
+	if (!scan_block_read(d, at.block, o->block))
 		return 0;
 	memcpy(&bad, o->block, sizeof(bad));
 	if ((le64_get(bad.store_id) == at.store_id) + (le64_get(bad.block) == at.block) +
@@ -746,21 +669,16 @@ static void segment_hop(struct opening *o, struct seg_log *log, uint32_t mount)
 	}
 }
 
-static uint8_t *tail_of(const struct opening *o, uint32_t segment)
-{
-	return o->tails + ((size_t)segment << FMT_BLOCK_SHIFT);
-}
-
-static bool footer_read(struct opening *o, struct seg_log *log, const struct seg_found *f)
+static bool footer_read(struct opening *o, struct seg_log *log, const struct scan_found *f)
 {
 	const struct fmt_segment_info *info = &f->info;
 	struct drive *d = log->drive;
 	uint64_t bytes = (uint64_t)fmt_footer_blocks(info->entry_count) << FMT_BLOCK_SHIFT;
-	uint64_t end = place_of(d, log->segment_index, d->segment_blocks).block << FMT_BLOCK_SHIFT;
+	uint64_t end = scan_place(d, log->segment_index, d->segment_blocks).block << FMT_BLOCK_SHIFT;
 
 	must(bytes <= d->footer_bytes_max);
-	if (bytes == FMT_BLOCK_BYTES && o->tails != NULL &&
-	    fmt_footer_entries(tail_of(o, log->segment_index), info, log->entries) == NULL)
+	if (bytes == FMT_BLOCK_BYTES && o->scan != NULL &&
+	    fmt_footer_entries(scan_tail(o->scan, log->segment_index), info, log->entries) == NULL)
 		return true;                         /* all of it was read already */
 	if (f->ahead != NULL && fmt_footer_entries(f->ahead, info, log->entries) == NULL)
 		return true;
@@ -773,7 +691,7 @@ static bool footer_read(struct opening *o, struct seg_log *log, const struct seg
 }
 
 /* Reads the records of one segment into the log. True: it is not sealed. */
-static bool log_read(struct opening *o, struct seg_log *log, const struct seg_found *f)
+static bool log_read(struct opening *o, struct seg_log *log, const struct scan_found *f)
 {
 	struct drive *d = log->drive;
 	bool listed = f->footer && footer_read(o, log, f);
@@ -794,7 +712,7 @@ static bool log_read(struct opening *o, struct seg_log *log, const struct seg_fo
 }
 
 /* Into a log, scratch or to be kept, and its records into the index. True: it is not sealed. */
-static bool segment_read(struct opening *o, struct seg_log *log, const struct seg_found *f)
+static bool segment_read(struct opening *o, struct seg_log *log, const struct scan_found *f)
 {
 	struct drive *d = log->drive;
 	struct segment *seg = &d->segment[log->segment_index];
@@ -818,7 +736,7 @@ static void footer_write_now(struct seg_log *log, enum fmt_segment_state state)
 {
 	struct drive *d = log->drive;
 	uint64_t bytes = (uint64_t)fmt_footer_blocks(log->entry_count) << FMT_BLOCK_SHIFT;
-	uint64_t end = place_of(d, log->segment_index, d->segment_blocks).block << FMT_BLOCK_SHIFT;
+	uint64_t end = scan_place(d, log->segment_index, d->segment_blocks).block << FMT_BLOCK_SHIFT;
 
 	must(bytes <= d->footer_bytes_max);
 	segment_footer_build(log, log->entry_count, log->written_blocks, state, d->footer_memory);
@@ -826,77 +744,35 @@ static void footer_write_now(struct seg_log *log, enum fmt_segment_state state)
 		log->checkpoint_entries = log->entry_count;
 }
 
-/* In order of age, so that the last one that is not sealed is the one to go on with. */
-static int order_by_generation(const void *a, const void *b, void *found)
-{
-	uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
-	const struct seg_found *x = (const struct seg_found *)found + i;
-	const struct seg_found *y = (const struct seg_found *)found + j;
-
-	if (x->info.generation != y->info.generation)
-		return x->info.generation < y->info.generation ? -1 : 1;
-	return i < j ? -1 : i > j;
-}
-
-/* Reads the footers of the segments that come from order[n] on, as many as there is room for.
- * Return: the place in the order where the next are to be read. */
-static uint32_t footers_read_ahead(struct opening *o, struct drive *d, struct seg_found *found,
-				   const uint32_t *order, uint32_t n)
-{
-	struct disk_read_now reads[AHEAD_READS];
-	uint32_t who[AHEAD_READS];
-	uint64_t used = 0;
-	unsigned count = 0;
-
-	for (; n < d->segment_count && count < AHEAD_READS; n++) {
-		const struct seg_found *f = &found[order[n]];
-		uint64_t bytes = (uint64_t)fmt_footer_blocks(f->info.entry_count)
-				 << FMT_BLOCK_SHIFT;
-		uint64_t end = place_of(d, order[n], d->segment_blocks).block << FMT_BLOCK_SHIFT;
-
-		if (!f->valid || !f->footer || bytes == FMT_BLOCK_BYTES)
-			continue;
-		if (bytes > AHEAD_BYTES - used)
-			break;
-		who[count] = order[n];
-		reads[count++] = (struct disk_read_now){o->ahead + used, bytes, end - bytes, 0};
-		used += bytes;
-	}
-	disk_read_many_now(d->disk, reads, count);
-	for (unsigned i = 0; i < count; i++)
-		found[who[i]].ahead = reads[i].res == 0 ? reads[i].into : NULL;
-	return count > 0 ? n : n + 1;
-}
-
 /* Log 0 is kept for the youngest unsealed segment; log 1 reads the others. */
-static void segments_apply(struct opening *o, struct drive *d, struct seg_found *found,
-			   const uint32_t *order)
+static void segments_apply(struct opening *o, struct drive *d, struct scan *scan)
 {
-	uint32_t youngest = d->segment_count, ahead = 0;
+	uint32_t youngest = d->segment_count;
 
 	for (uint32_t n = 0; n < d->segment_count; n++) {
-		const struct seg_found *f = &found[order[n]];
+		const struct scan_found *f = &scan->found[scan->order[n]];
 
 		if (f->valid && f->info.state != FMT_SEGMENT_ERASED &&
 		    !(f->footer && f->info.state == FMT_SEGMENT_SEALED))
-			youngest = order[n];
+			youngest = scan->order[n];
 	}
 	for (uint32_t n = 0; n < d->segment_count; n++) {
-		uint32_t i = order[n];
+		uint32_t i = scan->order[n];
+		struct scan_found *f = &scan->found[i];
 		struct seg_log *log = &d->log[i == youngest ? 0 : 1];
 		bool open;
 
-		if (n >= ahead)
-			ahead = footers_read_ahead(o, d, found, order, n);
+		if (scan_reads_footer(f))
+			f->ahead = scan_ahead_next(o->ahead);
 		segment_go(&d->segment[i], SEGMENT_FREE);
 		d->segment[i].turn = ++d->turn;
-		if (!found[i].valid || found[i].info.state == FMT_SEGMENT_ERASED) {
-			d->segment[i].generation = found[i].info.generation;
+		if (!f->valid || f->info.state == FMT_SEGMENT_ERASED) {
+			d->segment[i].generation = f->info.generation;
 			evict_free(d, i);
 			continue;
 		}
 		log->segment_index = i;
-		open = segment_read(o, log, &found[i]);
+		open = segment_read(o, log, f);
 		o->report->segments++;
 		if (open && i == youngest) {
 			log->state = SEGLOG_OPEN;
@@ -914,10 +790,10 @@ static void drive_shrink(struct opening *o, struct drive *d)
 {
 	uint32_t all = fmt_segment_count(disk_info(d->disk)->bytes, d->st->segment_bytes);
 	uint64_t generation_min = d->generation_min;
-	struct seg_found f;
+	struct scan_found f;
 
 	for (uint32_t i = d->segment_count; i < all; i++) {
-		segment_look(o, d, i, &f);
+		scan_segment(d, i, o->block, &f);
 		if (f.valid && f.info.state != FMT_SEGMENT_ERASED &&
 		    f.info.generation >= generation_min)
 			generation_min = f.info.generation + 1;
@@ -926,58 +802,6 @@ static void drive_shrink(struct opening *o, struct drive *d)
 		log_warn("store drive %s: the cap is smaller than before; older values are dropped",
 			 d->path);
 	d->generation_min = generation_min;
-}
-
-/* The first or last blocks of all segments that are wanted, many at a time. */
-static int frames_read(struct drive *d, struct seg_found *found, bool tails, uint8_t *into)
-{
-	struct disk_read_now *reads = calloc(d->segment_count, sizeof(*reads));
-	uint32_t *who = calloc(d->segment_count, sizeof(*who));
-	unsigned count = 0;
-
-	for (uint32_t i = 0; i < d->segment_count && reads != NULL && who != NULL; i++) {
-		struct fmt_place at = place_of(d, i, tails ? d->segment_blocks - 1 : 0);
-
-		if (!tails && found[i].valid && found[i].info.state == FMT_SEGMENT_SEALED)
-			continue;
-		who[count] = i;
-		reads[count++] = (struct disk_read_now){into + ((size_t)i << FMT_BLOCK_SHIFT),
-			FMT_BLOCK_BYTES, at.block << FMT_BLOCK_SHIFT, 0};
-	}
-	if (reads != NULL && who != NULL)
-		disk_read_many_now(d->disk, reads, count);
-	for (unsigned i = 0; i < count; i++) {
-		bool good = reads[i].res == 0;
-
-		*(tails ? &found[who[i]].tail_read : &found[who[i]].head_read) = good;
-	}
-	free(who);
-	free(reads);
-	return count > 0 || d->segment_count == 0 || !tails ? 0 : -ENOMEM;
-}
-
-static int segments_look(struct opening *o, struct drive *d, struct seg_found *found)
-{
-	uint64_t oldest = 0;
-
-	if (frames_read(d, found, true, o->tails) != 0)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < d->segment_count; i++)
-		(void)segment_look_tail(d, i, tail_of(o, i), &found[i]);
-	(void)frames_read(d, found, false, o->heads);
-	for (uint32_t i = 0; i < d->segment_count; i++) {
-		struct seg_found *f = &found[i];
-
-		if (!f->valid || f->info.state != FMT_SEGMENT_SEALED)
-			segment_look_head(d, i, o->heads + ((size_t)i << FMT_BLOCK_SHIFT), f);
-		if (f->valid && f->info.oldest_generation > oldest)
-			oldest = f->info.oldest_generation;
-	}
-	for (uint32_t i = 0; i < d->segment_count; i++) {
-		if (found[i].valid && found[i].info.generation < oldest)
-			found[i] = (struct seg_found){.valid = false};
-	}
-	return 0;
 }
 
 /* What was left of the write budget when the youngest segment was written last. */
@@ -991,34 +815,43 @@ static void budget_recover(struct drive *d, const struct fmt_segment_info *young
 		       now_s > youngest->wall_s ? now_s - youngest->wall_s : 0);
 }
 
-static int drive_recover(struct opening *o, struct drive *d)
+static struct drive *drive_after(struct store *st, unsigned i)
 {
-	struct seg_found *found = calloc(d->segment_count, sizeof(*found));
-	uint32_t *order = calloc(d->segment_count, sizeof(*order));
-	uint64_t frames_bytes = (uint64_t)d->segment_count << FMT_BLOCK_SHIFT;
-	int rc = -ENOMEM;
+	while (i < st->drive_count && st->drive[i].missing)
+		i++;
+	return i < st->drive_count ? &st->drive[i] : NULL;
+}
 
-	o->tails = pages(frames_bytes);
-	o->heads = pages(frames_bytes);
-	o->ahead = pages(AHEAD_BYTES);
-	if (found != NULL && order != NULL && o->tails != NULL && o->heads != NULL &&
-	    o->ahead != NULL)
-		rc = o->fresh ? 0 : segments_look(o, d, found);
-	if (rc == 0) {
-		for (uint32_t i = 0; i < d->segment_count; i++)
-			order[i] = i;
-		qsort_r(order, d->segment_count, sizeof(*order), order_by_generation, found);
-		if (d->segment_count > 0)
-			budget_recover(d, &found[order[d->segment_count - 1]].info);
-		segments_apply(o, d, found, order);
+/* While a drive's records go into the index, the next one's footers are on their way. */
+static int drives_recover(struct opening *o)
+{
+	struct store *st = o->st;
+	struct scan scan[2] = {{NULL}}, *now = &scan[0], *next = &scan[1];
+	struct drive *d = drive_after(st, 0), *after;
+	int rc = scan_ahead_open(&o->ahead);
+
+	if (rc == 0 && d != NULL)
+		rc = scan_drive(d, !o->fresh, o->ahead, now);
+	for (; rc == 0 && d != NULL; d = after) {
+		struct scan *free_one = now;
+
+		after = drive_after(st, d->index + 1u);
+		if (after != NULL)
+			rc = scan_drive(after, !o->fresh, o->ahead, next);
+		if (rc != 0)
+			break;
+		budget_recover(d, &now->found[now->order[d->segment_count - 1]].info);
+		o->scan = now;
+		segments_apply(o, d, now);
+		o->scan = NULL;
+		scan_free(now);
+		now = next;
+		next = free_one;
 	}
-	pages_free(o->tails, frames_bytes);
-	pages_free(o->heads, frames_bytes);
-	pages_free(o->ahead, AHEAD_BYTES);
-	o->tails = o->heads = o->ahead = NULL;
-	free(found);
-	free(order);
-	return rc;
+	scan_ahead_close(&o->ahead);
+	scan_free(now);
+	scan_free(next);
+	return rc == 0 ? 0 : fail(o, rc, "drive %s: no memory", d != NULL ? d->path : "");
 }
 
 /* A write that failed may have landed, while its value went to another drive: what of its key
@@ -1053,7 +886,7 @@ static void orphans_delete(struct store *st, struct seg_log *log)
 static void unsealed_seal(struct opening *o, struct drive *d)
 {
 	struct seg_log *log = &d->log[1];
-	struct seg_found f;
+	struct scan_found f;
 
 	for (uint32_t i = 0; i < d->segment_count; i++) {
 		struct segment *seg = &d->segment[i];
@@ -1061,7 +894,7 @@ static void unsealed_seal(struct opening *o, struct drive *d)
 		if (!seg->unsealed)
 			continue;
 		seg->unsealed = false;
-		segment_look(o, d, i, &f);
+		scan_segment(d, i, o->block, &f);
 		log->segment_index = i;
 		if (!f.valid || f.info.generation != seg->generation)
 			continue;
@@ -1340,10 +1173,7 @@ static int store_recover(struct opening *o)
 	o->graves = pages((uint64_t)index_keys_max(st->index) * sizeof(*o->graves));
 	if (o->graves == NULL)
 		return fail(o, -ENOMEM, "no memory to sort %u keys", index_keys_max(st->index));
-	for (unsigned i = 0; i < st->drive_count; i++) {
-		if (!st->drive[i].missing && rc == 0 && drive_recover(o, &st->drive[i]) != 0)
-			rc = fail(o, -ENOMEM, "drive %s: no memory", st->drive[i].path);
-	}
+	rc = drives_recover(o);
 	pages_free(o->graves, (uint64_t)index_keys_max(st->index) * sizeof(*o->graves));
 	if (rc != 0)
 		return rc;
@@ -1363,8 +1193,8 @@ static int store_recover(struct opening *o)
 		if (!d->missing)
 			o->report->metadata_bytes_read += disk_counts(d->disk)->read_bytes;
 	}
+	depth_open(st);
 	for (unsigned i = 0; i < st->drive_count && rc == 0; i++) {
-		depth_open(&st->drive[i]);
 		if (scrub_open(&st->drive[i]) != 0)
 			rc = fail(o, -ENOMEM, "drive %s: no memory", st->drive[i].path);
 	}

@@ -710,6 +710,63 @@ TEST(many_blocking_reads_give_what_one_at_a_time_does)
 	end();
 }
 
+TEST(reads_of_two_drives_that_were_begun_are_both_right_at_their_ends)
+{
+	enum { N = 100 };
+	static struct disk_read_now of_part[N], of_all[N];
+	struct disk *d, *part = NULL;
+	struct disk_many *first, *second, *none;
+	uint8_t *out = pages(DISK_BYTES), *in = pages(2 * N * ALIGN);
+
+	begin();
+	d = drive(DISK_BYTES);
+	expect_int(disk_write_now(d, out, DISK_BYTES, 0), 0);
+	expect_int(disk_open_part(loop, d, &(struct disk_extent){MiB, MiB}, 1, &part), 0);
+	for (unsigned i = 0; i < N; i++) {
+		of_part[i] = (struct disk_read_now){in + i * ALIGN, ALIGN, i * ALIGN, 1};
+		of_all[i] = (struct disk_read_now){in + (N + i) * ALIGN, ALIGN, i * ALIGN, 1};
+	}
+	first = disk_read_many_begin(part, of_part, N);
+	second = disk_read_many_begin(d, of_all, N);
+	none = disk_read_many_begin(d, of_all, 0);
+	disk_read_many_end(&none);
+	disk_read_many_end(&second);
+	disk_read_many_end(&first);
+	expect(first == NULL && second == NULL && none == NULL);
+	expect_mem(in, out + MiB, N * ALIGN);
+	expect_mem(in + N * ALIGN, out, N * ALIGN);
+	for (unsigned i = 0; i < N; i++)
+		expect(of_part[i].res == 0 && of_all[i].res == 0);
+	expect_int(disk_counts(part)->reads, N);
+	disk_close(&part);
+	disk_close(&d);
+	free(out);
+	free(in);
+	end();
+}
+
+TEST(rates_of_drives_are_measured_together_or_not_at_all)
+{
+	struct disk_probe probe[2] = {{.rate_count = 9}, {.rate_count = 9}};
+
+	begin();
+	probe[0].disk = drive(16 * MiB);
+	expect_int(disk_open(loop, "mem", &(struct disk_opts){.create_bytes = 16 * MiB,
+		.memory = true}, &probe[1].disk), 0);
+	probe[0].bytes = probe[1].bytes = 15 * MiB;
+	probe[0].offset_bytes = MiB;
+	disk_rates_now(probe, 2, NS_PER_MS);
+	expect_int(probe[1].rate_count, 0);
+	expect(probe[0].rate_count == 0 || probe[0].rate_count == DISK_RATES_MAX);
+	for (unsigned i = 0; i < probe[0].rate_count; i++) {
+		expect(probe[0].rate[i].bytes_per_s > 0);
+		expect(i == 0 || probe[0].rate[i].depth > probe[0].rate[i - 1].depth);
+	}
+	disk_close(&probe[0].disk);
+	disk_close(&probe[1].disk);
+	end();
+}
+
 TEST(a_part_lives_on_another_loop_than_the_whole)
 {
 	struct loop *first, *second;
