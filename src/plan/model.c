@@ -276,8 +276,7 @@ static int type_unknown(struct kvof_plan_bad *bad, const json_t *at, const char 
 			 there[0] != 0 ? there : "none");
 }
 
-/* The object of the text model, and the type whose rule holds. */
-static int text_find(struct model_reader *r, const json_t *root)
+int text_find(struct model_reader *r, const json_t *root)
 {
 	static const char *const nested[] = {
 		"text_config", "language_config", "llm_config", NULL};

@@ -64,6 +64,8 @@ int uint_field(struct model_reader *r, const json_t *at, const char *field, uint
 int bool_maybe(struct model_reader *r, const char *field, bool *out);
 /* An array of exactly r->layers entries, else -EINVAL; NULL in *out: absent. */
 int list_maybe(struct model_reader *r, const char *field, const json_t **out);
+/* The object of the text model, and the type whose rule holds: r->at, r->type. */
+int text_find(struct model_reader *r, const json_t *root);
 /* num_hidden_layers and num_attention_heads under any of their names. */
 int layers_read(struct model_reader *r);
 /* These, and KV heads and head_dim as the type's class has them. */
