@@ -26,6 +26,21 @@ PLANTS = {
     'plan_hits_distance': (
         'tests/unit/plan_hits_test',
         'every_size_hits_what_a_list_of_that_size_moved_by_hand_hits'),
+    'best_for_median': (
+        'tests/unit/plan_measured_test',
+        'the_median_is_the_middle_of_the_repeats_and_not_the_best'),
+    'knee_is_top': (
+        'tests/unit/plan_measured_test',
+        'the_knee_is_the_least_depth_that_is_nearly_as_fast_as_the_fastest'),
+    'ceiling_forgotten': (
+        'tests/unit/plan_measured_test',
+        'what_one_session_can_draw_at_most_is_kept_apart_from_the_rate_of_all'),
+    'last_for_median': (
+        'tests/unit/plan_measured_test',
+        'the_median_of_a_wave_is_predicted_apart_from_its_last'),
+    'first_token_is_last': (
+        'tests/unit/plan_answer_test',
+        'the_first_token_counts_and_not_the_end_of_the_answer'),
     'lands_unchecked': (
         'tests/unit/cache_values_test', 'no_part_lands_before_its_bytes_are_checked'),
     'flash_never_late': (
@@ -229,8 +244,30 @@ PLANTS = {
     'uplift_linear': (
         'tests/unit/plan_money_test',
         'half_the_time_forty_percent_faster_is_a_sixth_more_and_not_a_fifth'),
+    'advice_recompute_ignored': (
+        'tests/unit/plan_advice_test', 'recompute_that_is_as_quick_means_do_not_buy'),
     'wear_unamplified': (
         'tests/unit/plan_wear_test', 'write_amplification_is_part_of_what_wears_a_drive_out'),
+    'staging_ignored': (
+        'tests/unit/plan_spill_test', 'staging_is_counted_on_each_rank_not_on_each_host'),
+    'gib_for_gb': (
+        'tests/unit/plan_spill_test', 'a_working_set_that_fits_in_the_gpus_does_not_spill'),
+    'mean_of_stages': (
+        'tests/unit/plan_supply_test',
+        'the_smallest_stage_is_the_rate_and_names_the_bottleneck'),
+    'sla_of_the_median': (
+        'tests/unit/plan_sla_test', 'the_number_of_sessions_holds_and_one_more_does_not'),
+    'break_even_sign': (
+        'tests/unit/plan_sla_test',
+        'a_load_is_sooner_from_the_length_at_which_its_fixed_time_is_paid_back'),
+    'go_back_one': (
+        'tests/unit/plan_loss_test',
+        'rdma_sends_all_again_that_was_under_way_behind_a_lost_packet'),
+    'checkpoint_without_fixed': (
+        'tests/unit/plan_move_test',
+        'a_checkpoint_is_its_bytes_at_the_rate_of_writes_and_a_fixed_part'),
+    'experts_all_active': (
+        'tests/unit/plan_work_test', 'active_parameters_are_what_model_cards_round'),
     'lease_not_honoured': (
         'tests/unit/cache_core_test', 'what_match_found_in_dram_stays_until_the_lease_ends'),
 }
