@@ -69,6 +69,9 @@ static double net_rate(const struct kvof_plan_net *n)
 	if (n->transport == KVOF_PLAN_TCP)
 		return fmin(n->link_bytes_per_s, flows * tcp_flow(n, packet));
 	window = n->link_bytes_per_s / flows * (n->rtt_s + n->jitter_s) / packet;
+#ifdef KVOF_PLANT_GO_BACK_ONE
+	window = 1;
+#endif
 	return n->link_bytes_per_s * (1 - n->loss) / (1 + fmax(window - 1, 0) * n->loss);
 }
 

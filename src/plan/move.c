@@ -56,6 +56,9 @@ int kvof_plan_checkpoint_make(const struct kvof_plan_checkpoint_ask *ask,
 	      isfinite(ask->fixed_s + ask->copy_bytes_per_s + ask->interval_s)))
 		return plan_bad(bad, "fixed_s", "or another figure is below 0");
 	out->total_s = ask->fixed_s + ask->bytes / ask->write_bytes_per_s;
+#ifdef KVOF_PLANT_CHECKPOINT_WITHOUT_FIXED
+	out->total_s -= ask->fixed_s;
+#endif
 	out->blocked_s = out->total_s;
 	out->least_interval_s = 0;
 	if (ask->copy_bytes_per_s > 0) {

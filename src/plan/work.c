@@ -75,6 +75,9 @@ static void mat(struct tally *t, uint64_t rows, uint64_t cols, uint64_t count, u
 	uint64_t n = rows * cols;
 
 	must(active <= count);
+#ifdef KVOF_PLANT_EXPERTS_ALL_ACTIVE
+	active = count;
+#endif
 	t->out->params += n * count;
 	t->out->active_params += n * active;
 	if (kind == MAT_EXPERT && t->mxfp4) {
