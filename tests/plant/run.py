@@ -23,6 +23,15 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLANTS = {
     # plant: (test program, test)
+    'plan_fifo_parallel': (
+        'tests/unit/plan_simulate_test',
+        'loads_and_prompts_that_follow_one_another_agree_with_the_closed_form'),
+    'plan_sim_staging': (
+        'tests/unit/plan_simulate_test',
+        'less_staging_makes_lots_of_sessions_that_come_one_after_another'),
+    'plan_sim_late': (
+        'tests/unit/plan_simulate_test',
+        'no_first_token_is_later_than_if_all_were_computed_in_order'),
     'plan_hits_distance': (
         'tests/unit/plan_hits_test',
         'every_size_hits_what_a_list_of_that_size_moved_by_hand_hits'),
