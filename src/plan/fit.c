@@ -8,7 +8,7 @@
  *
  * Two rows are met exactly by all three. More terms of the first line (time for each session, and
  * for pairs of tokens in recompute) are taken only where rows of several lengths need them: a line
- * that misses no row by 2 % stays as it is. No term of it is below 0: fixed time that would be is 0.
+ * that misses no row by 2 % stays as it is. No term is below 0: fixed time that would be is 0.
  *
  * Notes say what the rows did not tell and what was taken instead.
  */

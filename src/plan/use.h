@@ -3,8 +3,8 @@
  * An arm of a profile put to use for a model and a length: what a session is in the arm's unit,
  * what may be carried over to another model than that of the profile, what lies beyond its rows.
  *
- * Loads move bytes, whoever's they are: they are carried over in bytes, and marked. Recompute is the
- * model's own: of another model, or another data type of the cache, it is not predicted. Pure.
+ * Loads move bytes, whoever's they are: they are carried over in bytes, and marked. Recompute is
+ * the model's own: of another model, or another data type of the cache, it is not predicted. Pure.
  */
 #ifndef KVOF_PLAN_USE_H
 #define KVOF_PLAN_USE_H
