@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Minutes of mixed load with faults against real files and arrays: two `kvof serve`, three
- * processes with caches of three tiers over both. Arrays are stopped (SIGSTOP) and go on, one is
+ * processes with caches of three tiers over both, that load and save blocks, restore prefixes in
+ * both modes beside an engine, and prefetch. Arrays are stopped (SIGSTOP) and go on, one is
  * killed and comes back, so are two of the processes.
  *
  * usage: cache_soak_test KVOF [SECONDS]      600 by default; prints TAP. KVOF_SEED sets the seed.
  *
- * What must hold: a hit is exactly the bytes of a save that some process submitted. Once a round
- * all come to rest: nothing waits to be written, nothing is pinned; and the memory and the
+ * What must hold: a hit is exactly the bytes of a save that some process submitted, and so is a
+ * layer that is told and what is usable of a prefix; what was handed to the engine keeps its bytes.
+ * Once a round all come to rest: nothing waits to be written, nothing is pinned, no staging is
+ * taken; hits by tier and misses by reason are what the results said; and the memory and the
  * descriptors of whoever lived since the second rest, and the drives' files, are what they were.
  */
 #include <dirent.h>
@@ -29,12 +32,13 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <kvof/cache.h>
+#include <kvof/restore.h>
 
 #include "base/must.h"
 #include "base/prng.h"
 
-enum { ARRAYS = 2, WORKERS = 3, SEQUENCES = 150, BLOCKS = 8, FLIGHT = 6, ROUND_S = 20 };
+enum { ARRAYS = 2, WORKERS = 3, SEQUENCES = 150, BLOCKS = 8, FLIGHT = 6, ASKS = 3, LAYERS = 4,
+       ROUND_S = 20 };
 #define BLOCK_MAX (300 * 1024)
 #define DRIVE_MIB 128
 #define FLASH_MIB 64
@@ -47,6 +51,7 @@ enum { ARRAYS = 2, WORKERS = 3, SEQUENCES = 150, BLOCKS = 8, FLIGHT = 6, ROUND_S
 struct shared {
 	_Atomic uint8_t saved[SEQUENCES][BLOCKS];
 	_Atomic uint64_t hits[KVOF_TIER_COUNT], reasons[KVOF_REASON_COUNT], batches, late;
+	_Atomic uint64_t asks, layers, usable, computed;
 	_Atomic uint32_t wrong;
 };
 
@@ -59,8 +64,9 @@ struct watched {
 };
 
 struct rest {                              /* what a worker says at rest */
-	uint64_t behind_blocks, pinned_bytes;
+	uint64_t behind_blocks, pinned_bytes, staging_bytes;
 	int res;
+	bool counted;                      /* hits and misses are what was told */
 };
 
 static struct {
@@ -114,11 +120,24 @@ struct flight {
 	uint8_t *at[BLOCKS];
 };
 
+/* A restore, and the engine beside it. */
+struct ask {
+	uint64_t request;                  /* 0: free */
+	uint32_t sequence, count, layers;
+	bool ends, engine, waits, done, over, busy;
+	uint64_t deadline_ns, computed_ns; /* computed_ns: when it is; 0: nothing is computed */
+	uint32_t first, steps, usable;
+	uint8_t *at[BLOCKS];
+	bool claimed[BLOCKS], doubted[BLOCKS];
+};
+
 static struct {
 	struct kvof_cache *cache;
 	struct prng p;
 	struct flight flight[FLIGHT];
-	unsigned flying;
+	struct ask ask[ASKS];
+	unsigned flying, asking;
+	uint64_t hits[KVOF_TIER_COUNT], reasons[KVOF_REASON_COUNT];
 	uint8_t *want;
 } W;
 
@@ -133,7 +152,8 @@ static void worker_open(unsigned index)
 		.dram_bytes = DRAM_BYTES, .deadline_ns = DEADLINE_NS, .flash = flashes,
 		.flash_count = 1, .behind_bytes = index == 1 ? 0 : 4 * MiB,
 		.behind_full = index == 2, .admission = index == 2 ? KVOF_ADMIT_FLASH_SECOND : 0,
-		.index_blocks = 4096, .queues = 2,
+		.index_blocks = 4096, .queues = 2, .layer_count = LAYERS,
+		.staging_bytes = 2 * MiB, .block_tokens = 16,
 	};
 
 	for (int i = 0; i < ARRAYS; i++)
@@ -147,6 +167,11 @@ static void worker_open(unsigned index)
 		for (int k = 0; k < BLOCKS; k++) {
 			W.flight[i].at[k] = malloc(BLOCK_MAX);
 			must(W.flight[i].at[k] != NULL);
+		}
+	for (int i = 0; i < ASKS; i++)
+		for (int k = 0; k < BLOCKS; k++) {
+			W.ask[i].at[k] = malloc(BLOCK_MAX);
+			must(W.ask[i].at[k] != NULL);
 		}
 	W.want = malloc(BLOCK_MAX);
 	must(W.want != NULL);
@@ -165,7 +190,6 @@ static void hit_judge(const struct flight *f, const struct kvof_result *r)
 {
 	uint32_t n = f->first + r->index, bytes = block_make(f->sequence, n, W.want);
 
-	atomic_fetch_add(&S.shared->hits[r->tier], 1);
 	if (r->value_bytes == bytes && memcmp(f->at[r->index], W.want, bytes) == 0 &&
 	    atomic_load(&S.shared->saved[f->sequence][n]) != 0)
 		return;
@@ -174,12 +198,226 @@ static void hit_judge(const struct flight *f, const struct kvof_result *r)
 	atomic_fetch_add(&S.shared->wrong, 1);
 }
 
+/* The result of a load, of a batch or of a request. */
+static void load_count(const struct kvof_result *r)
+{
+	atomic_fetch_add(&S.shared->reasons[r->reason], 1);
+	W.reasons[r->reason]++;
+	if (r->reason != KVOF_OK)
+		return;
+	atomic_fetch_add(&S.shared->hits[r->tier], 1);
+	W.hits[r->tier]++;
+}
+
+/* --- a worker: restores ----------------------------------------------------------------------- */
+
+static bool ask_good(const struct ask *a, uint32_t n, uint64_t from, uint64_t to)
+{
+	(void)block_make(a->sequence, n, W.want);
+	return memcmp(a->at[n] + from, W.want + from, to - from) == 0 &&
+	       atomic_load(&S.shared->saved[a->sequence][n]) != 0;
+}
+
+static void ask_judge(const struct ask *a, uint32_t n)
+{
+	if (!a->doubted[n] && ask_good(a, n, 0, block_bytes(a->sequence, n)))
+		return;
+	fprintf(stderr, "block %u of %u: wrong bytes restored%s\n", n, a->sequence,
+		a->doubted[n] ? ", since a layer of it was told" : "");
+	atomic_fetch_add(&S.shared->wrong, 1);
+}
+
+static uint64_t layer_end(uint64_t bytes, uint32_t layers)
+{
+	return bytes / LAYERS * layers + bytes % LAYERS * layers / LAYERS;
+}
+
+static void ask_layer(struct ask *a, const struct kvof_result *r)
+{
+	must(!a->ends && r->index == a->layers && r->value_bytes <= a->count);
+	a->layers++;
+	atomic_fetch_add(&S.shared->layers, 1);
+	for (uint32_t i = 0; i < r->value_bytes; i++) {
+		uint64_t bytes = block_bytes(a->sequence, i);
+
+		/* the event lay in the ring: its block may have been lost since, and its buffer be
+		 * another tier's; then it must not be usable */
+		if (!a->claimed[i] && !ask_good(a, i, layer_end(bytes, r->index),
+						layer_end(bytes, r->index + 1)))
+			a->doubted[i] = true;
+	}
+}
+
+/* What the engine does now, if it has nothing to compute. */
+static void ask_go(struct ask *a)
+{
+	struct kvof_restore_step step;
+
+	if (!a->engine || a->done || a->waits || a->computed_ns != 0)
+		return;
+	must(kvof_restore_next(W.cache, a->request, 0, &step) == 0);
+	a->waits = step.act == KVOF_STEP_WAIT;
+	a->done = step.act == KVOF_STEP_DONE;
+	if (step.act != KVOF_STEP_COMPUTE)
+		return;
+	for (uint32_t i = step.first; i < step.first + step.count; i++) {
+		must(i < a->count && !a->claimed[i]);
+		a->claimed[i] = true;
+		memset(a->at[i], 0xc1, block_bytes(a->sequence, i));
+	}
+	a->first = step.first;
+	a->steps = step.count;
+	a->computed_ns = now_ns() + 1 + step.count * prng_below(&W.p, 20 * NS_PER_MS);
+	atomic_fetch_add(&S.shared->computed, step.count);
+}
+
+static void ask_end(struct ask *a)
+{
+	struct kvof_restore_trace t = {.struct_bytes = sizeof(t)};
+
+	for (uint32_t i = 0; i < a->count; i++) {
+		uint32_t bytes = block_bytes(a->sequence, i);
+
+		if (!a->claimed[i] && i < a->usable)
+			ask_judge(a, i);
+		for (uint32_t k = 0; a->claimed[i] && k < bytes; k++)
+			if (a->at[i][k] != 0xc1) {
+				fprintf(stderr, "block %u of %u: written under the engine\n", i,
+					a->sequence);
+				atomic_fetch_add(&S.shared->wrong, 1);
+				break;
+			}
+	}
+	must(kvof_restore_end(W.cache, a->request, &t) == 0);
+	must(t.blocks == a->count && t.usable <= t.blocks);
+	atomic_fetch_add(&S.shared->usable, t.usable);
+	a->request = 0;
+	W.asking--;
+}
+
+/* Ends it if it is over, the buffers are free and the engine has all it wanted. */
+static void ask_check(struct ask *a)
+{
+	uint64_t took = a->computed_ns;
+
+	if (took != 0 && now_ns() >= took) {
+		a->computed_ns = 0;
+		must(kvof_restore_computed(W.cache, a->request, a->first, a->steps,
+					   1 + a->steps * 10 * NS_PER_MS) == 0);
+	}
+	ask_go(a);
+	if (a->over && !a->busy && a->computed_ns == 0 && (!a->engine || a->done))
+		ask_end(a);
+}
+
+static void ask_result(struct ask *a, const struct kvof_result *r)
+{
+	if ((r->flags & KVOF_RESULT_STEP) != 0) {
+		a->waits = false;
+	} else if ((r->flags & KVOF_RESULT_LAYER) != 0) {
+		ask_layer(a, r);
+	} else if ((r->flags & KVOF_RESULT_REQUEST) != 0) {
+		a->busy = r->flags == KVOF_RESULT_REQUEST && r->busy;
+		a->over = true;
+		if (r->flags != KVOF_RESULT_REQUEST)
+			return;
+		a->usable = (uint32_t)r->value_bytes;
+		if (r->wait_ns > a->deadline_ns + DEADLINE_NS / 5)
+			atomic_fetch_add(&S.shared->late, 1);
+	} else if ((r->flags & KVOF_RESULT_RELEASED) == 0 && r->reason == KVOF_OK) {
+		must(r->value_bytes == block_bytes(a->sequence, r->index));
+		if (!a->claimed[r->index])
+			ask_judge(a, r->index);
+	}
+}
+
+static void ask_begin(void)
+{
+	struct ask *a = W.ask;
+	struct kvof_restore_opts opts = {
+		.struct_bytes = sizeof(opts), .mode = (uint32_t)prng_below(&W.p, 2),
+		.flags = KVOF_RESTORE_EACH, .suffix_tokens = 8,
+		.deadline_ns = 10 * NS_PER_MS + prng_below(&W.p, DEADLINE_NS),
+		.prefill_tokens_per_s = prng_below(&W.p, 2) == 0 ? 0 :
+					(double)(100 + prng_below(&W.p, 100000)),
+		.step_blocks = (uint32_t)prng_below(&W.p, 3),
+	};
+	struct kvof_block b[BLOCKS];
+	struct iovec iov[BLOCKS];
+
+	while (a->request != 0)
+		a++;
+	a->sequence = (uint32_t)prng_below(&W.p, 1 + prng_below(&W.p, SEQUENCES));
+	a->count = 1 + (uint32_t)prng_below(&W.p, BLOCKS);
+	a->layers = a->usable = 0;
+	a->ends = opts.mode == KVOF_RESTORE_ENDS;
+	a->engine = prng_below(&W.p, 4) != 0;
+	a->waits = a->done = a->over = a->busy = false;
+	a->deadline_ns = opts.deadline_ns;
+	a->computed_ns = 0;
+	memset(a->claimed, 0, sizeof(a->claimed));
+	memset(a->doubted, 0, sizeof(a->doubted));
+	for (uint32_t i = 0; i < a->count; i++) {
+		iov[i] = (struct iovec){a->at[i], block_bytes(a->sequence, i)};
+		b[i] = (struct kvof_block){id_of(a->sequence, i), &iov[i], 1, iov[i].iov_len};
+	}
+	must(kvof_restore_begin(W.cache, b, a->count, &opts, &a->request) == 0);
+	W.asking++;
+	atomic_fetch_add(&S.shared->asks, 1);
+	ask_go(a);
+	if (prng_below(&W.p, 20) == 0) {   /* the engine has changed its mind */
+		must(kvof_restore_end(W.cache, a->request, NULL) == 0);
+		a->request = 0;
+		W.asking--;
+	}
+}
+
+static void hint(void)
+{
+	uint32_t sequence = (uint32_t)prng_below(&W.p, SEQUENCES);
+	struct kvof_id ids[BLOCKS];
+	uint64_t number;
+	int rc;
+
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		ids[i] = id_of(sequence, i);
+	rc = kvof_cache_prefetch(W.cache, ids, BLOCKS, prng_below(&W.p, DEADLINE_NS), &number);
+	must(rc == 0 || rc == -EBUSY);
+	if (rc == 0 && prng_below(&W.p, 10) == 0)
+		must(kvof_cache_cancel(W.cache, number) == 0);
+}
+
+/* --- a worker: batches ------------------------------------------------------------------------ */
+
+static struct ask *ask_find(uint64_t request)
+{
+	for (struct ask *a = W.ask; a < W.ask + ASKS; a++)
+		if (a->request == request)
+			return a;
+	return NULL;
+}
+
+/* Of a request; one that was ended in the middle is told of what came until then. */
+static void request_take(const struct kvof_result *r)
+{
+	struct ask *a = ask_find(r->batch);
+
+	if (r->flags == 0)
+		load_count(r);
+	if (a != NULL)
+		ask_result(a, r);
+}
+
 static void result_take(const struct kvof_result *r)
 {
 	struct flight *f = W.flight;
 
-	while (f->batch != r->batch)
-		must(++f < W.flight + FLIGHT);
+	while (f < W.flight + FLIGHT && f->batch != r->batch)
+		f++;
+	if (f == W.flight + FLIGHT) {
+		request_take(r);
+		return;
+	}
 	if ((r->flags & KVOF_RESULT_RELEASED) != 0) {
 		must(f->busy > 0);
 		f->busy--;
@@ -190,7 +428,7 @@ static void result_take(const struct kvof_result *r)
 		f->left--;
 		f->busy += r->busy;
 		if (f->kind == KVOF_LOAD) {
-			atomic_fetch_add(&S.shared->reasons[r->reason], 1);
+			load_count(r);
 			if (r->reason == KVOF_OK)
 				hit_judge(f, r);
 		}
@@ -211,6 +449,9 @@ static void drain(int wait_ms)
 	while ((n = kvof_cache_drain(W.cache, r, 64)) > 0)
 		for (int i = 0; i < n; i++)
 			result_take(&r[i]);
+	for (struct ask *a = W.ask; a < W.ask + ASKS; a++)
+		if (a->request != 0)
+			ask_check(a);
 }
 
 static void submit(enum kvof_op kind)
@@ -253,9 +494,24 @@ static void step(void)
 
 	if (W.flying < FLIGHT)
 		submit(kinds[prng_below(&W.p, 16)]);
+	if (W.asking < ASKS && prng_below(&W.p, 3) == 0)
+		ask_begin();
+	if (prng_below(&W.p, 50) == 0)
+		hint();
 	if (prng_below(&W.p, 100) == 0)
 		(void)kvof_cache_cancel(W.cache, 0);
 	drain(W.flying == FLIGHT ? 100 : (int)prng_below(&W.p, 10));
+}
+
+static bool counters_close(const struct kvof_cache_stat *stat)
+{
+	for (int i = 0; i < KVOF_TIER_COUNT; i++)
+		if (stat->hits[i] != W.hits[i])
+			return false;
+	for (int i = 0; i < KVOF_REASON_COUNT; i++)
+		if (stat->reason[i] != W.reasons[i])
+			return false;
+	return true;
 }
 
 /* Comes to rest and says how it stands. */
@@ -265,13 +521,17 @@ static struct rest worker_rest(void)
 	struct kvof_cache_stat stat;
 	struct rest rest;
 
-	while (W.flying > 0)
-		drain(100);
+	while (W.flying + W.asking > 0)
+		drain(10);
+	drain(0);                          /* of requests that were ended in the middle */
 	rest.res = kvof_cache_flush(W.cache, 20 * NS_PER_S);
 	do {                               /* what is released late is still pinned */
 		must(kvof_cache_stat(W.cache, &stat) == 0);
 		pass(50 * NS_PER_MS);
-	} while ((stat.behind_blocks > 0 || stat.dram_pinned_bytes > 0) && now_ns() < until);
+	} while ((stat.behind_blocks > 0 || stat.dram_pinned_bytes > 0 || stat.staging_bytes > 0) &&
+		 now_ns() < until);
+	rest.staging_bytes = stat.staging_bytes;
+	rest.counted = counters_close(&stat);
 	rest.behind_blocks = stat.behind_blocks;
 	rest.pinned_bytes = stat.dram_pinned_bytes;
 	return rest;
@@ -478,8 +738,10 @@ static void rest(void)
 			fail("worker", i, "is dead");
 			continue;
 		}
-		if (r.res != 0 || r.behind_blocks > 0 || r.pinned_bytes > 0)
+		if (r.res != 0 || r.behind_blocks > 0 || r.pinned_bytes > 0 || r.staging_bytes > 0)
 			fail("worker", i, "something is left at rest");
+		if (!r.counted)
+			fail("worker", i, "counters are not what was told");
 		watch(&S.worker[i], "worker", i);
 	}
 	for (unsigned i = 0; i < ARRAYS; i++)
@@ -572,6 +834,9 @@ static void report(void)
 	       (unsigned long long)s->reasons[KVOF_LATE],
 	       (unsigned long long)s->reasons[KVOF_UNREACHABLE], (unsigned long long)S.kills,
 	       (unsigned long long)S.stops, (unsigned long long)s->late);
+	printf("# %llu restores, %llu layers, %llu blocks usable, %llu computed\n",
+	       (unsigned long long)s->asks, (unsigned long long)s->layers,
+	       (unsigned long long)s->usable, (unsigned long long)s->computed);
 }
 
 int main(int argc, char **argv)
@@ -602,7 +867,8 @@ int main(int argc, char **argv)
 	end();
 	report();
 	if (S.shared->wrong > 0 || S.shared->hits[KVOF_TIER_DRAM] == 0 ||
-	    S.shared->hits[KVOF_TIER_FLASH] == 0 || S.shared->hits[KVOF_TIER_REMOTE] == 0)
+	    S.shared->hits[KVOF_TIER_FLASH] == 0 || S.shared->hits[KVOF_TIER_REMOTE] == 0 ||
+	    S.shared->layers == 0 || S.shared->usable == 0 || S.shared->computed == 0)
 		S.failed = true;
 	printf("%sok 1 - minutes of load with faults leave no wrong byte and nothing behind\n",
 	       S.failed ? "not " : "");
