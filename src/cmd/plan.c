@@ -18,7 +18,13 @@ static const struct {
 	int (*run)(int argc, char **argv);
 	const char *what;
 } parts[] = {
+	{"calibrate", plan_calibrate, "measures this machine, or fits measured rows: a profile"},
 	{"geometry", plan_geometry, "bytes for a token, a rank and a sequence, from a config.json"},
+	{"hits", plan_hits, "what a cache of each size hits of a trace: room and rate, told apart"},
+	{"move", plan_move, "time of a model's load and switch, and of a checkpoint"},
+	{"sla", plan_sla, "sessions and contexts that have their first token in time"},
+	{"report", plan_report, "what to buy: local NVMe, an array, memory, or nothing"},
+	{"ttft", plan_ttft, "first tokens of a wave of sessions, for each arm of a profile"},
 };
 
 static const struct {

@@ -13,7 +13,7 @@
 #include "base/must.h"
 #include "cmd/cmd.h"
 #include "cmd/replay.h"
-#include "plan/workload.h"
+#include "cmd/traces.h"
 
 #define BLOCK_TOKENS 512u
 #define NOT_GIVEN UINT64_MAX
@@ -75,25 +75,6 @@ static bool named(const char *name, const char *const *names)
 		if (strcmp(*names, name) == 0)
 			return true;
 	return false;
-}
-
-/* 2, 0.5, 10x: in hundredths. */
-static bool speed_parse(const char *text, uint64_t *percent)
-{
-	char number[32];
-	size_t bytes = strlen(text);
-	uint64_t ns;
-
-	if (bytes > 0 && text[bytes - 1] == 'x')
-		bytes--;
-	if (bytes == 0 || bytes >= sizeof(number))
-		return false;
-	memcpy(number, text, bytes);
-	number[bytes] = 0;
-	if (strspn(number, "0123456789.") != bytes || !cmd_time_parse(number, true, &ns))
-		return false;
-	*percent = ns / (NS_PER_S / 100);
-	return *percent >= 1 && *percent <= 100000000;
 }
 
 static int second_check(const char *text, struct replay_opts *o)
@@ -197,6 +178,7 @@ static int tiers_check(const struct wanted *w, struct replay_opts *o)
 static int opts_check(const struct wanted *w, struct replay_opts *o)
 {
 	static const char *const touches[] = {"fwd", "rev", NULL};
+	double speed = 1;
 
 	*o = (struct replay_opts){.policy = w->policy, .seed = w->seed,
 		.block_tokens = w->block_tokens, .capacity_blocks = w->capacity,
@@ -221,57 +203,17 @@ static int opts_check(const struct wanted *w, struct replay_opts *o)
 			  w->token_bytes > TiB ? "bytes-per-token" : "block-bytes");
 		return CMD_USAGE;
 	}
-	if (w->speed != NULL && !speed_parse(w->speed, &o->speed_percent)) {
+	if (w->speed != NULL && !traces_speed_parse(w->speed, &speed)) {
 		cmd_error("replay", "--speed %s: not a factor, as in 2 or 0.5", w->speed);
 		return CMD_USAGE;
 	}
+	o->speed_percent = (uint64_t)(speed * 100 + 0.5);
 	if (second_check(w->second, o) >= 0)
 		return CMD_USAGE;
 	return tiers_check(w, o);
 }
 
-/* --- the trace --------------------------------------------------------------------- */
-
-static int read_failed(const char *name, uint64_t line, const struct trace_bad *bad, int rc)
-{
-	if (rc == -EINVAL)
-		cmd_error("replay", "%s:%llu: %s%s%s", name, (unsigned long long)line,
-			  bad->field != NULL ? bad->field : "the line", " ", bad->why);
-	else if (rc == -ENOSPC)
-		cmd_error("replay", "%s:%llu: more requests or blocks than a replay takes", name,
-			  (unsigned long long)line);
-	else
-		cmd_error("replay", "%s: %s", name,
-			  rc == -ENOMEM ? "no memory for it" : "can't be read");
-	return rc == -EINVAL ? CMD_USAGE : CMD_FAILED;
-}
-
-static int trace_take(const char *name, const struct wanted *w, struct trace *t)
-{
-	const struct workload_opts o = {w->seed,
-		w->requests > 0 ? w->requests : WORKLOAD_REQUESTS, w->block_tokens};
-	struct trace_bad bad = {NULL, ""};
-	uint64_t line = 0;
-	FILE *from;
-	int rc = workload_make(name, &o, t);
-
-	if (rc == 0)
-		return -1;
-	if (rc != -ENOENT)
-		return read_failed(name, 0, &bad, rc);
-	from = strcmp(name, "-") == 0 ? stdin : fopen(name, "r");
-	if (from == NULL) {
-		const char *near = cmd_nearest(name, workload_names());
-
-		cmd_error("replay", near != NULL ? "%s: %s; did you mean the workload %s?" :
-			  "%s: %s", name, strerror(errno), near);
-		return CMD_FAILED;
-	}
-	rc = trace_read(t, from, w->requests, &line, &bad);
-	if (from != stdin)
-		fclose(from);
-	return rc == 0 ? -1 : read_failed(name, line, &bad, rc);
-}
+/* --- the run ------------------------------------------------------------------------ */
 
 /* Known before the work: whether there can be a page at its end. -1 or an exit code. */
 static int html_check(const char *path)
@@ -301,10 +243,13 @@ static int replay(const char *name, const struct wanted *w, const struct replay_
 {
 	struct replay_result result = {0};
 	struct trace trace = {0};
+	const struct traces_ask ask = {"replay", w->seed, w->requests, w->block_tokens};
 	int rc = w->html != NULL ? html_check(w->html) : -1;
 
-	if (rc < 0)
-		rc = trace_take(name, w, &trace);
+	if (rc < 0) {
+		rc = traces_take(&ask, name, &trace);
+		rc = rc == 0 ? -1 : rc;
+	}
 	if (rc < 0 && real_wanted(w)) {
 		struct replay_real real = w->real;
 
@@ -381,11 +326,6 @@ int cmd_replay(int argc, char **argv)
 
 	if (rc >= 0)
 		return rc;
-	if (w.requests > WORKLOAD_REQUESTS_MAX) {
-		cmd_error("replay", "--requests %u: not 1 to %u", w.requests,
-			  WORKLOAD_REQUESTS_MAX);
-		return CMD_USAGE;
-	}
 	if (w.flash != NULL && !cmd_bytes_parse(w.flash, true, &w.tier_bytes[REPLAY_FLASH]))
 		w.real.flash = w.flash;
 	rc = opts_check(&w, &o);

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Traces from a name: a workload that is made, a file, standard input. */
+#include "cmd/traces.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/must.h"
+#include "cmd/cmd.h"
+#include "cmd/plan.h"
+#include "plan/workload.h"
+
+static int read_failed(const char *command, const char *name, uint64_t line,
+		       const struct trace_bad *bad, int rc)
+{
+	if (rc == -EINVAL)
+		cmd_error(command, "%s:%llu: %s%s%s", name, (unsigned long long)line,
+			  bad->field != NULL ? bad->field : "the line", " ", bad->why);
+	else if (rc == -ENOSPC)
+		cmd_error(command, "%s:%llu: more requests or blocks than a replay takes", name,
+			  (unsigned long long)line);
+	else
+		cmd_error(command, "%s: %s", name,
+			  rc == -ENOMEM ? "no memory for it" : "can't be read");
+	return rc == -EINVAL ? CMD_USAGE : CMD_FAILED;
+}
+
+int traces_take(const struct traces_ask *ask, const char *name, struct trace *t)
+{
+	const struct workload_opts o = {ask->seed,
+		ask->requests > 0 ? ask->requests : WORKLOAD_REQUESTS, ask->block_tokens};
+	struct trace_bad bad = {NULL, ""};
+	uint64_t line = 0;
+	FILE *from;
+	int rc;
+
+	if (ask->requests > WORKLOAD_REQUESTS_MAX) {
+		cmd_error(ask->command, "--requests %u: not 1 to %u", ask->requests,
+			  WORKLOAD_REQUESTS_MAX);
+		return CMD_USAGE;
+	}
+	rc = workload_make(name, &o, t);
+	if (rc == 0)
+		return 0;
+	if (rc != -ENOENT)
+		return read_failed(ask->command, name, 0, &bad, rc);
+	from = strcmp(name, "-") == 0 ? stdin : fopen(name, "r");
+	if (from == NULL) {
+		const char *near = cmd_nearest(name, workload_names());
+
+		cmd_error(ask->command, near != NULL ? "%s: %s; did you mean the workload %s?" :
+			  "%s: %s", name, strerror(errno), near);
+		return CMD_FAILED;
+	}
+	rc = trace_read(t, from, ask->requests, &line, &bad);
+	if (from != stdin)
+		fclose(from);
+	return rc == 0 ? 0 : read_failed(ask->command, name, line, &bad, rc);
+}
+
+int traces_kv_find(const char *command, struct traces_kv *kv)
+{
+	struct kvof_plan_geometry geometry;
+	struct kvof_plan_model model;
+	struct kvof_plan_split split = {.tp = 1};
+	struct kvof_plan_bad bad;
+	int rc;
+
+	if (kv->model != NULL && kv->bytes_per_token > 0) {
+		cmd_error(command, "--bytes-per-token and --model: which of them?");
+		return CMD_USAGE;
+	}
+	kv->token_bytes = (double)kv->bytes_per_token;
+	if (kv->model == NULL)
+		return 0;
+	rc = plan_dtype_find(command, kv->dtype != NULL ? kv->dtype : "bf16",
+			     &split.kv_elem_bytes);
+	if (rc == 0)
+		rc = plan_config_read(command, kv->model, &model);
+	if (rc != 0)
+		return rc;
+	if (kvof_plan_geometry(&model, &split, &geometry, &bad) != 0) {
+		cmd_error(command, "%s: %s: %s", kv->model, bad.field, bad.why);
+		return CMD_REFUSED;
+	}
+	kv->token_bytes = (double)geometry.first_bytes;
+	kv->windows = geometry.first_bytes != geometry.token_bytes;
+	return 0;
+}
+
+bool traces_speed_parse(const char *text, double *speed)
+{
+	char number[32];
+	size_t bytes = strlen(text);
+	uint64_t ns;
+
+	if (bytes > 0 && text[bytes - 1] == 'x')
+		bytes--;
+	if (bytes == 0 || bytes >= sizeof(number))
+		return false;
+	memcpy(number, text, bytes);
+	number[bytes] = 0;
+	if (strspn(number, "0123456789.") != bytes || !cmd_time_parse(number, true, &ns))
+		return false;
+	*speed = (double)(ns / (NS_PER_S / 100)) / 100;      /* in hundredths */
+	return *speed >= 0.01 && *speed <= 1000000;
+}
