@@ -362,8 +362,8 @@ int plan_ttft(int argc, char **argv)
 			"the option several times.\n\n"
 			"If the profile says of which model it is and --model is another, loads\n"
 			"are carried over in bytes and marked, and recompute is not told. What\n"
-			"lies beyond the calibrated sessions or tokens is marked. docs/plan.md has\n"
-			"the formulas.\n\n"
+			"lies beyond the calibrated sessions or tokens is marked. The formulas\n"
+			"are in docs/plan.md.\n\n"
 			"  kvof plan ttft --model config.json --profile p.json --tokens 30208 \\\n"
 			"      --concurrency 8 16 32\n",
 	};

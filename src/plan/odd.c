@@ -6,7 +6,9 @@
  * concurrency come nearest: what is in memory does not depend on what lies below it.
  *
  * Only the others tell what a line is, so a row is judged only where theirs is one: it starts at or
- * above 0, rises, and misses none of its own rows by half as much.
+ * above 0, rises, and misses none of its own rows by half as much. And it is judged only between
+ * the others, or where they are three: of three rows the first and the last also lie under a line
+ * if the one between them is slow.
  */
 #include <math.h>
 #include <string.h>
@@ -52,16 +54,21 @@ static bool alike(double a, double b)
 static void judge(const struct fit_arm *arm, struct fit_point *p, struct judged *out)
 {
 	struct line_point point[64];
+	uint32_t count = 0, below = 0, above = 0;
 	double worst = 0;
-	uint32_t count = 0;
 
 	*out = (struct judged){.point = p};
 	for (uint32_t i = 0; i < arm->count && count < ARRAY_COUNT(point); i++) {
 		const struct fit_point *q = &arm->point[i];
 
-		if (q != p && !q->odd && alike(q->x, p->x) && !alike(q->loads, p->loads))
-			fit_line_point(q, &point[count++]);
+		if (q == p || q->odd || !alike(q->x, p->x) || alike(q->loads, p->loads))
+			continue;
+		fit_line_point(q, &point[count++]);
+		below += q->loads < p->loads;
+		above += q->loads > p->loads;
 	}
+	if ((below == 0 || above == 0) && count < 3)
+		return;
 	if (count < 2 || !line_fit(point, count, 1u << TERM_FIXED | 1u << TERM_RATE, &out->line))
 		return;
 	for (uint32_t i = 0; i < count; i++)
