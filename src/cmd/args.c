@@ -95,6 +95,16 @@ static int opt_unknown(const struct cmd_usage *u, const char *arg)
 	return CMD_USAGE;
 }
 
+/* An option whose name says bytes has its unit; any other size needs one. */
+static const char *bytes_set(const struct cmd_opt *o, const char *value)
+{
+	bool bare = strstr(o->name, "bytes") != NULL;
+
+	if (cmd_bytes_parse(value, bare, o->into))
+		return NULL;
+	return bare ? "a size, as in 4096 or 64KiB" : "a size with its unit, as in 64KiB";
+}
+
 static const char *opt_set(const struct cmd_opt *o, const char *value)
 {
 	uint64_t number;
@@ -112,8 +122,7 @@ static const char *opt_set(const struct cmd_opt *o, const char *value)
 		*(unsigned *)o->into = (unsigned)number;
 		return NULL;
 	case CMD_BYTES:
-		return cmd_bytes_parse(value, true, o->into) ? NULL :
-							       "a size, as in 4096 or 64KiB";
+		return bytes_set(o, value);
 	case CMD_TIME:
 		return cmd_time_parse(value, false, o->into) ? NULL :
 							       "a time with its unit, as in 5s";

@@ -451,7 +451,7 @@ def refusals(d):
         for code, words, args in (
                 (2, ['kind'], ['--kind', 'file', '--size', '1GiB']),
                 (2, ['size'], ['--kind', 'block']),
-                (2, ['4096'], ['--kind', 'block', '--size', '1000']),
+                (2, ['4096'], ['--kind', 'block', '--size', '1000B']),
                 (2, ['512 or 4096'], ['--kind', 'block', '--size', '1MiB', '--block-bytes', '1024']),
                 (2, ['on_full'], ['--on-full', 'wait']),
                 (2, ['KV'], ['--kind', 'block', '--size', '1MiB', '--on-full', 'evict']),

@@ -166,7 +166,8 @@ def lru_of_library(requests, capacity):
 @each("the library's DRAM with lru hits what a list hits", [20, 64, 200])
 def run(b, blocks):
     requests = [json.loads(line) for line in SMALL.read_text().splitlines()]
-    told = b.json(SMALL, '--real', '--policy', 'lru', '--block-bytes', 4096, '--dram', 4096 * blocks)
+    told = b.json(SMALL, '--real', '--policy', 'lru', '--block-bytes', 4096, '--dram',
+                  f'{4 * blocks}KiB')
     assert told['hit_blocks'] == lru_of_library(requests, blocks), told
     assert told['verified_blocks'] == told['hit_blocks'] and told['wrong_blocks'] == 0
 
@@ -175,7 +176,7 @@ def run(b, blocks):
 def run(b):
     words = ['mixed', '--requests', 400]
     model = b.json(*words, '--capacity-blocks', 2000)['hit_blocks']
-    told = b.json(*words, '--real', '--block-bytes', 4096, '--dram', 4096 * 2000)
+    told = b.json(*words, '--real', '--block-bytes', 4096, '--dram', '8000KiB')
     print(f"# {told['hit_blocks']} of {told['blocks']} blocks, {model} by the model")
     assert told['wrong_blocks'] == 0 and 0.9 * model < told['hit_blocks'] < 1.1 * model
 
@@ -288,6 +289,10 @@ def run(b):
             (['--speed', 'fast'], ['--speed fast: not a factor']),
             (['--capacity-block', 5], ['did you mean --capacity-blocks']),
             (['--flash-rate', '0', *TIERS], ['--flash-rate 0']),
+            (['--dram', '256', '--bytes-per-token', '1KiB'],
+             ['--dram 256: not a size with its unit, as in 64KiB']),
+            (['--dram', '1GiB', '--bytes-per-token', '1Q'],
+             ['--bytes-per-token 1Q: not a size, as in 4096 or 64KiB']),
             (['--real', '--block-bytes', '4KiB'], ['--real needs a tier'])):
         b.refused(2, said, '/nonexistent', *words)
 
