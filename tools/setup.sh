@@ -8,7 +8,7 @@ BUILD=${KVOF_BUILD:-$TOP/build}
 MESON=/usr/bin/meson
 NINJA=/usr/bin/ninja
 PACKAGES_BUILD="build-essential git meson ninja-build pkg-config liburing-dev libisal-dev libxxhash-dev
- libssl-dev libjansson-dev libinih-dev libcmocka-dev libmicrohttpd-dev
+ libssl-dev libjansson-dev libinih-dev libcmocka-dev libmicrohttpd-dev libcurl4-openssl-dev
  python3 python3-dev python3-venv"
 PACKAGES_CLANG="clang"
 PACKAGES_GUEST="qemu-system-x86 kmod e2fsprogs"

@@ -114,19 +114,28 @@ static uint32_t sessions_most(const struct measured_wave *wave, unsigned count)
 	return most;
 }
 
+/* False: there are not two sizes. Where larger ones took no longer the line is one through zero. */
 static bool sessions_line(const struct measured_wave *wave, unsigned count, uint32_t sessions,
 			  struct line *out)
 {
-	double x[MEASURED_WAVES_MAX], y[MEASURED_WAVES_MAX];
-	unsigned n = 0;
+	double x[MEASURED_WAVES_MAX], y[MEASURED_WAVES_MAX], mean = 0;
+	unsigned n = 0, sizes = 0;
 
 	for (unsigned i = 0; i < count; i++) {
 		if (wave[i].sessions != sessions || wave[i].last_s <= 0)
 			continue;
 		x[n] = wave[i].bytes;
-		y[n++] = wave[i].last_s;
+		y[n] = wave[i].last_s;
+		mean += y[n] / x[n];
+		sizes += n > 0 && x[n] > 1.01 * x[0];
+		sizes += n > 0 && x[n] < 0.99 * x[0];
+		n++;
 	}
-	return line_of(x, y, n, out);
+	if (sizes == 0)
+		return false;
+	if (!line_of(x, y, n, out))
+		*out = (struct line){0, mean / n};
+	return true;
 }
 
 /* --- waves -------------------- */

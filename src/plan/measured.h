@@ -52,8 +52,9 @@ struct measured_wave {
  * @wave: [count], of one session and of several, each with two sizes or more
  *
  * One session's line over its size gives fixed cost and the most that one gets; the largest wave's
- * line gives the rate of all; medians give the order. A negative fixed cost is 0.
- * Return: 0; -EINVAL: there is no line (fewer than two sizes, or more bytes took no more time).
+ * line gives the rate of all; medians give the order. A negative fixed cost is 0, and where noise
+ * hid that more bytes take more time the line begins at zero.
+ * Return: 0; -EINVAL: there is no line: fewer than two sizes, or not one and several sessions.
  */
 int measured_arm_of_waves(const struct measured_wave *wave, unsigned count,
 			  struct kvof_plan_arm *arm);
