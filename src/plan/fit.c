@@ -344,10 +344,12 @@ static int arm_fit(const struct fit_arm *arm, struct work *w, struct kvof_plan_b
 	out->source = KVOF_PLAN_ROWS;
 	snprintf(out->bottleneck, sizeof(out->bottleneck), "%s",
 		 out->kind == KVOF_PLAN_RECOMPUTE ? "gpu" : "unknown");
+#ifndef KVOF_PLANT_FIXED_TIME_LOST
 	out->fixed_s = last.term[TERM_FIXED];
+#endif
 	out->session_s = last.term[TERM_SESSION];
 	out->token2_s = last.term[TERM_TOKEN2];
-#ifdef KVOF_PLANT_GIB_FOR_GB
+#ifdef KVOF_PLANT_RATE_IN_GIB
 	last.term[TERM_RATE] *= 1e9 / 1073741824;
 #endif
 	*(arm->in_bytes ? &out->bytes_per_s : &out->tokens_per_s) = 1 / last.term[TERM_RATE];

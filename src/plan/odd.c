@@ -119,6 +119,9 @@ static uint32_t unread_find(struct fit_arm *arm, uint32_t arms, const struct jud
 	const struct fit_point *p = odd->point;
 	uint32_t count = 1, best = 1;
 
+#ifdef KVOF_PLANT_ODD_EACH_FOR_ITSELF
+	arms = 0;
+#endif
 	for (uint32_t a = 0; a < arms; a++)
 		for (uint32_t i = 0; i < arm[a].count; i++) {
 			struct fit_point *q = &arm[a].point[i];

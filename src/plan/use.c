@@ -65,6 +65,9 @@ static int tokens_alike(const struct plan_profile *profile, const struct kvof_pl
 	if (ask->model == NULL || rows < 1 || bytes <= 0)
 		return 0;
 	rc = bytes_of(profile, ask, rows, &rows_bytes, bad);
+#ifdef KVOF_PLANT_WINDOWS_IGNORED
+	rows_bytes = 0;
+#endif
 	if (rc == 0 && rows_bytes > 0)
 		*tokens = rows * bytes / rows_bytes;
 	return rc;
@@ -87,7 +90,9 @@ int plan_use_arm(const struct plan_profile *profile, const struct kvof_plan_fit 
 	out->wave.bytes = out->bytes;
 	out->predicted = true;
 	if (fit->arm.kind == KVOF_PLAN_RECOMPUTE) {
+#ifndef KVOF_PLANT_RECOMPUTE_OF_ANOTHER_MODEL
 		out->predicted = !other;
+#endif
 		if (other)
 			snprintf(out->note, sizeof(out->note), "not told: %.220s", why);
 		return 0;

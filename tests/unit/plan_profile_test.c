@@ -121,8 +121,8 @@ TEST(notes_past_the_last_place_and_long_ones_are_cut)
 
 TEST(fields_that_are_not_known_are_passed_over)
 {
-	expect_int(read_text("{\"kvof_profile\":1,\"source\":\"spec\",\"weather\":[1],\"arms\":[{" ARM
-			     "\"tokens_per_s\":5,\"colour\":\"red\"}]}"), 0);
+	expect_int(read_text("{\"kvof_profile\":1,\"source\":\"spec\",\"weather\":[1],"
+			     "\"arms\":[{" ARM "\"tokens_per_s\":5,\"colour\":\"red\"}]}"), 0);
 	expect_int(profile.arms, 1);
 	expect(profile.model_type[0] == 0 && profile.devices == 0);
 	expect_int(read_text("{\"kvof_profile\":1,\"source\":\"spec\",\"model\":null}"), 0);
@@ -164,8 +164,8 @@ TEST(each_field_that_is_wrong_is_named_where_it_stands)
 	refused(WITH(ARM "\"tokens_per_s\":5,\"concurrency_min\":2"), "arms[0].concurrency_min",
 		"above");
 	refused(WITH(ARM "\"tokens_per_s\":5,\"notes\":[1]"), "arms[0].notes", "texts");
-	refused("{\"kvof_profile\":1,\"source\":\"rows\",\"arms\":[{" ARM "\"tokens_per_s\":5},{" ARM
-		"\"tokens_per_s\":5}]}", "arms[1].arm", "second array");
+	refused("{\"kvof_profile\":1,\"source\":\"rows\",\"arms\":[{" ARM
+		"\"tokens_per_s\":5},{" ARM "\"tokens_per_s\":5}]}", "arms[1].arm", "second array");
 	refused("{\"kvof_profile\":1,\"source\":\"rows\",\"devices\":[{\"kind\":\"tape\"}]}",
 		"devices[0].kind", "none of");
 	refused("{\"kvof_profile\":1,\"source\":\"rows\",\"devices\":[{\"kind\":\"drive\","

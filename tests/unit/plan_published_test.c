@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows that others measured and published, held out: arms are fitted to some of them and predict the
- * rest. Nothing in kvof is set to these rows.
+ * Rows that others measured and published, held out: arms are fitted to some of them and predict
+ * the rest. Nothing in kvof is set to these rows.
  */
 #include "kt.h"
 
