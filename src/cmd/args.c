@@ -95,14 +95,25 @@ static int opt_unknown(const struct cmd_usage *u, const char *arg)
 	return CMD_USAGE;
 }
 
-/* An option whose name says bytes has its unit; any other size needs one. */
+#define PLAIN_BYTES_MIN (1 << 20)          /* a plain number below that means something else */
+
+/* A plain number is bytes, as scripts write them; `--dram 256` was meant otherwise. An option whose
+ * name says bytes has its unit. */
 static const char *bytes_set(const struct cmd_opt *o, const char *value)
 {
-	bool bare = strstr(o->name, "bytes") != NULL;
+	static char say[96];
+	uint64_t bytes, *into = o->into;
 
-	if (cmd_bytes_parse(value, bare, o->into))
-		return NULL;
-	return bare ? "a size, as in 4096 or 64KiB" : "a size with its unit, as in 64KiB";
+	if (!cmd_bytes_parse(value, true, &bytes))
+		return "a size, as in 4096 or 64KiB";
+	if (strstr(o->name, "bytes") == NULL && bytes != 0 && bytes < PLAIN_BYTES_MIN &&
+	    !cmd_bytes_parse(value, false, &bytes)) {
+		snprintf(say, sizeof(say), "clear: say %.16sB, %.16sKiB or %.16sMiB", value, value,
+			 value);
+		return say;
+	}
+	*into = bytes;
+	return NULL;
 }
 
 static const char *opt_set(const struct cmd_opt *o, const char *value)

@@ -324,7 +324,7 @@ static int cmd_bench_fabric(int argc, char **argv)
 		{"keys", CMD_COUNT, &b.meter.keys, "K", "different keys, taken at random (256)"},
 		{"seconds", CMD_SECONDS, &b.seconds_ns, "S", "how long to measure (5)"},
 		{"verify", CMD_TEXT, &b.verify, "HOW", "full: all bytes; stamps: 8 in each 4 KiB"},
-		{"span", CMD_BYTES, &b.block.span_bytes, "SIZE", "blocks: of the namespace (all)"},
+		{"span", CMD_BYTES, &b.block.span_bytes, "N", "blocks: of the namespace (all)"},
 		{"sequential", CMD_FLAG, &b.block.sequential, NULL, "blocks: in order"},
 		{"overwrite", CMD_FLAG, &b.block.overwrite, NULL,
 		 "blocks: what is there may go; reads write it first, and compare"},

@@ -299,7 +299,7 @@ int cmd_bench_store(int argc, char **argv)
 		{"depth", CMD_COUNT, &b.meter.depth, "D", "operations in flight in all (32)"},
 		{"keys", CMD_COUNT, &b.meter.keys, "K", "different keys, taken at random (256)"},
 		{"seconds", CMD_SECONDS, &b.seconds_ns, "S", "how long to measure (5)"},
-		{"cap", CMD_BYTES, &b.cap_bytes, "SIZE", "most bytes on the drives in all"},
+		{"cap", CMD_BYTES, &b.cap_bytes, "N", "most bytes on the drives in all"},
 		{"format", CMD_FLAG, &b.format, NULL, "overwrite what the drives hold"},
 		{"json", CMD_FLAG, &b.json, NULL, "print JSON"},
 		{.name = NULL},

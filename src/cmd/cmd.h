@@ -48,7 +48,7 @@ enum cmd_opt_kind {
 	CMD_FLAG,                        /* bool */
 	CMD_TEXT,                        /* const char * */
 	CMD_COUNT,                       /* unsigned, 1 or more */
-	CMD_BYTES,                       /* uint64_t: 64KiB, "8 MiB"; 4096 if the name says bytes */
+	CMD_BYTES,                       /* uint64_t: 4096, 64KiB, "8 MiB" */
 	CMD_TIME,                        /* uint64_t in ns: 500ms, 5s, 2m; the unit is needed */
 	CMD_SECONDS,                     /* uint64_t in ns: 5, 0.5; the unit may be left out */
 };

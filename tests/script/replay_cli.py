@@ -176,7 +176,7 @@ def run(b, blocks):
 def run(b):
     words = ['mixed', '--requests', 400]
     model = b.json(*words, '--capacity-blocks', 2000)['hit_blocks']
-    told = b.json(*words, '--real', '--block-bytes', 4096, '--dram', '8000KiB')
+    told = b.json(*words, '--real', '--block-bytes', 4096, '--dram', 4096 * 2000)
     print(f"# {told['hit_blocks']} of {told['blocks']} blocks, {model} by the model")
     assert told['wrong_blocks'] == 0 and 0.9 * model < told['hit_blocks'] < 1.1 * model
 
@@ -290,7 +290,7 @@ def run(b):
             (['--capacity-block', 5], ['did you mean --capacity-blocks']),
             (['--flash-rate', '0', *TIERS], ['--flash-rate 0']),
             (['--dram', '256', '--bytes-per-token', '1KiB'],
-             ['--dram 256: not a size with its unit, as in 64KiB']),
+             ['--dram 256: not clear: say 256B, 256KiB or 256MiB']),
             (['--dram', '1GiB', '--bytes-per-token', '1Q'],
              ['--bytes-per-token 1Q: not a size, as in 4096 or 64KiB']),
             (['--real', '--block-bytes', '4KiB'], ['--real needs a tier'])):
