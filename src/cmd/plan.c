@@ -24,6 +24,7 @@ static const struct {
 	{"move", plan_move, "time of a model's load and switch, and of a checkpoint"},
 	{"sla", plan_sla, "sessions and contexts that have their first token in time"},
 	{"report", plan_report, "what to buy: local NVMe, an array, memory, or nothing"},
+	{"simulate", plan_simulate, "a workload over the arms of a profile, event after event"},
 	{"ttft", plan_ttft, "first tokens of a wave of sessions, for each arm of a profile"},
 };
 

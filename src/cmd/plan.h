@@ -16,6 +16,7 @@ int plan_hits(int argc, char **argv);
 int plan_move(int argc, char **argv);
 int plan_sla(int argc, char **argv);
 int plan_report(int argc, char **argv);
+int plan_simulate(int argc, char **argv);
 int plan_ttft(int argc, char **argv);
 
 /* A config.json, "-" for standard input. Return: 0; else the exit code, the line is said. */

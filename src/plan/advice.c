@@ -116,6 +116,14 @@ static double hit_of(const struct advice_facts *f, enum kvof_plan_arm_kind kind)
 	return hit_with(f, f->capacity_bytes[kind], of_a_host(kind));
 }
 
+uint32_t advice_staged(const struct advice_facts *f, enum kvof_plan_arm_kind kind)
+{
+	if (kind == REC || kind == KVOF_PLAN_DRAM)
+		return 0;
+	return of_a_host(kind) ? f->staged :
+		(uint32_t)fmin((double)f->staged * f->hosts, KVOF_PLAN_SESSIONS_MAX);
+}
+
 /* --- times ------------------------------------------------------------------------- */
 
 static int wave_time(const struct advice_facts *f, const struct kvof_plan_arm *arm, double tokens,
@@ -139,8 +147,7 @@ int advice_time(const struct advice_facts *f, enum kvof_plan_arm_kind kind, doub
 {
 	uint32_t host_sessions = (f->sessions + f->hosts - 1) / f->hosts;
 	uint32_t sessions = of_a_host(kind) ? host_sessions : f->sessions;
-	uint32_t staged = kind == KVOF_PLAN_DRAM || f->staged == 0 ? 0 :
-		of_a_host(kind) ? f->staged : f->staged * f->hosts;
+	uint32_t staged = advice_staged(f, kind);
 	struct kvof_plan_arm arm = f->arm[kind];
 	double load_s = 0, rest_s = 0, rest;
 	int rc = 0;
@@ -192,13 +199,13 @@ static double payback(const struct advice_facts *f, enum kvof_plan_arm_kind kind
 {
 	const struct advice_money *m = &f->money;
 	const struct kvof_plan_arm *rec = &f->arm[REC];
-	double tokens = m->requests_per_day * f->tokens * fmax(more_hit, 0);
-	double spent_s, saved;
+	double all_s = m->requests_per_day * f->tokens *
+		(1 / rec->tokens_per_s + rec->token2_s * f->tokens);
+	double saved;
 
 	if (!m->told || !m->has_price[kind] || !f->has[kind])
 		return (double)INFINITY;
-	spent_s = tokens * (1 / rec->tokens_per_s + rec->token2_s * f->tokens);
-	saved = fmin(spent_s, f->hosts * DAY_S) / 3600 * m->gpus * m->gpu_hour;
+	saved = fmin(all_s, f->hosts * DAY_S) * fmax(more_hit, 0) / 3600 * m->gpus * m->gpu_hour;
 	if (kind == KVOF_PLAN_ARRAY)
 		saved -= m->running_per_day;
 	if (m->price[kind] <= 0)

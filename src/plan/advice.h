@@ -116,6 +116,9 @@ int advice_time(const struct advice_facts *f, enum kvof_plan_arm_kind kind, doub
 int advice_sessions(const struct advice_facts *f, enum kvof_plan_arm_kind kind,
 		    uint32_t *sessions, bool *unbounded, struct kvof_plan_bad *bad);
 
+/* Sessions whose loads staging holds at once, of a host or of all where it is an arm of all; 0:
+ * enough for any number. */
+uint32_t advice_staged(const struct advice_facts *f, enum kvof_plan_arm_kind kind);
 double advice_curve_at(const struct advice_curve *curve, double room);
 
 const char *advice_name(enum advice_what what);          /* "nothing", "dram", ... */

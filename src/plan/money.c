@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A GPU-hour is saved only if the GPU had it: what recompute would take is at most all the time
- * there is. What loading costs the GPU is taken off.
+ * A GPU-hour is saved only if the GPU had it: where prefill would take more time than there is,
+ * each token has its part of what there is. What loading costs the GPU is taken off.
  */
 #include "plan/money.h"
 
@@ -30,17 +30,19 @@ static double ratio(double of, double by)
 void plan_money(const struct plan_money_ask *ask, struct plan_money *out)
 {
 	double have_s = ask->instances * DAY_S, spent_s, saved_s, speedup;
+	double all_s = fmax(ask->prefill_s_per_day, ask->recompute_s_per_day);
 
 	must(ask->instances > 0 && ask->gpus > 0 && ask->life_s > 0);
-	*out = (struct plan_money){.busy_share = ask->recompute_s_per_day / have_s};
-	spent_s = fmin(ask->recompute_s_per_day, have_s);
+	*out = (struct plan_money){.busy_share = all_s / have_s};
+	spent_s = ask->recompute_s_per_day * fmin(1, ratio(have_s, all_s));
+	out->share = spent_s / have_s;
 	saved_s = fmax(spent_s - ask->load_s_per_day * ratio(spent_s, ask->recompute_s_per_day),
 		       0);
 	if (spent_s <= 0)
 		saved_s = 0;
 	speedup = spent_s > saved_s ? spent_s / (spent_s - saved_s) : (double)INFINITY;
 	out->gpu_hours_per_day = saved_s * ask->gpus / 3600;
-	out->uplift = spent_s > 0 ? plan_money_uplift(spent_s / have_s, speedup) : 0;
+	out->uplift = spent_s > 0 ? plan_money_uplift(out->share, speedup) : 0;
 	out->cost_per_day = ask->bought / ask->life_s * DAY_S + ask->running_per_day;
 	out->saved_per_day = out->gpu_hours_per_day * ask->gpu_hour;
 	out->per_million_tokens = ratio(out->cost_per_day, ask->restored_tokens_per_day) * 1e6;

@@ -15,6 +15,8 @@ double plan_money_uplift(double share, double speedup);
 struct plan_money_ask {
 	double restored_tokens_per_day;
 	double recompute_s_per_day;      /* of an instance, that these tokens would take */
+	double prefill_s_per_day;        /* the same of all prompt tokens, those among them; 0: of
+					  * no others */
 	double load_s_per_day;           /* of an instance, that it waits for them instead; 0: it
 					  * computes for others meanwhile */
 	double instances, gpus;          /* gpus of one instance */
@@ -25,8 +27,9 @@ struct plan_money_ask {
 };
 
 struct plan_money {
-	double busy_share;               /* of all instances' time that recompute takes; above 1:
-					  * they can't keep up without a cache */
+	double busy_share;               /* of all instances' time that prefill takes without a
+					  * cache; above 1: they can't keep up */
+	double share;                    /* of their time that these tokens take; at most 1 */
 	double gpu_hours_per_day;        /* saved, at most those that exist */
 	double uplift;                   /* of what the GPUs do in a day, by time share */
 	double cost_per_day;             /* bought / life + running */

@@ -187,7 +187,7 @@ static int spill_fill(struct report *r, const struct report_ask *ask, struct kvo
 	rc = r->has_spill ? kvof_plan_spill_make(&s, &r->spill, bad) : 0;
 	if (rc == 0 && r->has_spill)
 		r->facts.hbm_bytes = r->spill.resident * r->session_bytes * hosts;
-	r->facts.staged = 0;
+	r->facts.hosts = hosts;
 	if (rc != 0 || !HAS(dram_staging))
 		return rc;
 	r->facts.staged = (uint32_t)fmin(IN(dram_staging) / r->session_bytes, 1e6);
@@ -427,6 +427,26 @@ static bool of_a_host(enum kvof_plan_arm_kind kind)
 	return kind != KVOF_PLAN_ARRAY && kind != KVOF_PLAN_NFS;
 }
 
+int report_wave(const struct report *r, const struct report_arm *a, uint32_t sessions,
+		struct kvof_plan_ttft *out, struct kvof_plan_bad *bad)
+{
+	bool own = of_a_host(a->arm.kind);
+	uint32_t hosts = COUNT(workload_hosts), here = own ? (sessions + hosts - 1) / hosts :
+		sessions;
+	uint32_t staged = advice_staged(&r->facts, a->arm.kind);
+	const struct kvof_plan_wave wave = {.tokens = r->tokens, .bytes = r->session_bytes,
+		.sessions = here};
+	int rc = staged > 0 && staged < here ?
+		kvof_plan_staged_ttft(&a->arm, &wave, staged, out, bad) :
+		kvof_plan_ttft(&a->arm, &wave, out, bad);
+
+	if (rc == 0 && own) {
+		out->tokens_per_s *= hosts;
+		out->bytes_per_s_needed *= hosts;
+	}
+	return rc;
+}
+
 /* One arm of a set, on whole prefixes: what the hardware does, whatever the room hits. */
 static int arm_fill(struct report *r, struct report_set *set, enum kvof_plan_arm_kind kind,
 		    struct kvof_plan_bad *bad)
@@ -435,19 +455,13 @@ static int arm_fill(struct report *r, struct report_set *set, enum kvof_plan_arm
 	struct kvof_plan_wave wave = {.tokens = r->tokens, .bytes = r->session_bytes};
 	enum kvof_plan_rank rank = (enum kvof_plan_rank)COUNT(sla_quantile);
 	uint32_t hosts = of_a_host(kind) ? COUNT(workload_hosts) : 1, sessions;
-	uint32_t staged = kind == REC || kind == KVOF_PLAN_DRAM ? 0 :
-		of_a_host(kind) ? r->facts.staged : r->facts.staged * COUNT(workload_hosts);
+	uint32_t staged = advice_staged(&r->facts, kind);
 	int rc = 0;
 
 	if (r->facts.has_net && !of_a_host(kind))
 		rc = kvof_plan_arm_over(&a->arm, &r->facts.net, r->bytes_per_token, &a->arm, bad);
-	for (unsigned i = 0; i < r->waves && rc == 0; i++) {
-		wave.sessions = (r->sessions[i] + hosts - 1) / hosts;
-		rc = staged > 0 && staged < wave.sessions ?
-			kvof_plan_staged_ttft(&a->arm, &wave, staged, &a->wave[i], bad) :
-			kvof_plan_ttft(&a->arm, &wave, &a->wave[i], bad);
-		a->wave[i].tokens_per_s *= hosts;
-	}
+	for (unsigned i = 0; i < r->waves && rc == 0; i++)
+		rc = report_wave(r, a, r->sessions[i], &a->wave[i], bad);
 	sessions = (COUNT(workload_sessions) + hosts - 1) / hosts;
 	wave.sessions = sessions;
 	if (rc == 0)
@@ -458,6 +472,8 @@ static int arm_fill(struct report *r, struct report_set *set, enum kvof_plan_arm
 	if (rc == 0)
 		rc = kvof_plan_sla_tokens(&a->arm, &r->facts.length, sessions, 0, rank,
 					  IN(sla_ttft), &a->longest_tokens, bad);
+	a->saturation.busy_sessions *= hosts;
+	a->saturation.throughput_sessions *= hosts;
 	a->sla.sessions = a->sla.unbounded ? a->sla.sessions : a->sla.sessions * hosts;
 	if (rc != 0 || kind == REC || !set->arm[REC].has)
 		return rc;
@@ -581,7 +597,7 @@ static int advice_fill(struct report *r, struct kvof_plan_bad *bad)
 	return rc;
 }
 
-/* --- wear and money ---------------------------------------------------------------------------- */
+/* --- wear and money ------------------------------------------------------------------- */
 
 static void wear_fill(struct report *r, enum kvof_plan_arm_kind kind, double today_days)
 {
@@ -610,14 +626,16 @@ static void money_fill(struct report *r, enum kvof_plan_arm_kind kind)
 {
 	const struct advice_money *m = &r->facts.money;
 	const struct kvof_plan_arm *rec = &r->facts.arm[REC];
-	double tokens = m->requests_per_day * r->tokens *
-		fmax(r->advice.hit[kind] - r->advice.hbm_hit, 0);
+	double all = m->requests_per_day * r->tokens;
+	double tokens = all * fmax(r->advice.hit[kind] - r->advice.hbm_hit, 0);
+	double token_s = 1 / rec->tokens_per_s + rec->token2_s * r->tokens;
 	const struct plan_money_ask ask = {.restored_tokens_per_day = tokens,
-		.recompute_s_per_day = tokens *
-			(1 / rec->tokens_per_s + rec->token2_s * r->tokens),
+		.recompute_s_per_day = tokens * token_s, .prefill_s_per_day = all * token_s,
 		.instances = r->facts.hosts, .gpus = m->gpus, .bought = m->price[kind],
 		.running_per_day = kind == KVOF_PLAN_ARRAY ? m->running_per_day : 0,
-		.life_s = m->life_s, .gpu_hour = m->gpu_hour};
+		.life_s = r->wear[kind].has ?
+			fmin(m->life_s, r->wear[kind].wear.days * DAY_S) : m->life_s,
+		.gpu_hour = m->gpu_hour};
 
 	r->has_money[kind] = m->told && m->has_price[kind] && r->facts.has[kind];
 	if (r->has_money[kind])

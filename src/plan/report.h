@@ -114,6 +114,9 @@ struct report {
 /* Return: 0; -EINVAL with bad filled: what was asked does not go together; -ENOMEM. */
 int report_make(const struct report_ask *ask, struct report *out, struct kvof_plan_bad *bad);
 
+/* A wave of whole prefixes on one arm; sessions over all hosts. -EINVAL: as kvof_plan_ttft(). */
+int report_wave(const struct report *r, const struct report_arm *a, uint32_t sessions,
+		struct kvof_plan_ttft *out, struct kvof_plan_bad *bad);
 /* Room of a tier in bytes and the share of tokens it hits, for pictures. */
 double report_hit(const struct report *r, double room_bytes);
 

@@ -236,26 +236,29 @@ static void money_step(struct report *r, enum kvof_plan_arm_kind kind)
 	const char *arm = kvof_plan_arm_name(kind), *unit = TEXT(prices_currency);
 	double tokens = r->facts.money.requests_per_day * r->tokens *
 		fmax(r->advice.hit[kind] - r->advice.hbm_hit, 0);
+	double life = r->facts.money.life_s / DAY_S;
 	struct report_step *s;
 	char what[64];
 
+	if (r->wear[kind].has)
+		life = fmin(life, r->wear[kind].wear.days);
 	snprintf(what, sizeof(what), "GPU-hours saved in a day, %s", arm);
-	s = step(r, "money", what, "tokens restored / prefill x GPUs, at most those there are",
-		 "%.0f / %.0f tokens/s x %.0f", tokens, r->facts.arm[REC].tokens_per_s,
-		 r->facts.money.gpus);
-	result(s, "%.1f (recompute takes %.0f %% of the time)", m->gpu_hours_per_day,
-	       100 * m->busy_share);
+	s = step(r, "money", what, "tokens restored / prefill x GPUs x their part of the time",
+		 "%.0f / %.0f tokens/s x %.0f x %.3f", tokens, r->facts.arm[REC].tokens_per_s,
+		 r->facts.money.gpus, 1 / fmax(m->busy_share, 1));
+	result(s, "%.1f (prefill without a cache takes %.0f %% of the time)",
+	       m->gpu_hours_per_day, 100 * m->busy_share);
 	snprintf(what, sizeof(what), "what the GPUs do more, %s", arm);
 	s = step(r, "money", what, "1 / (1 - s (1 - 1/u)) - 1, s the share of time, u the speed-up",
-		 "s = %.3f, loads overlap with computing", fmin(m->busy_share, 1));
+		 "s = %.3f, loads overlap with computing", m->share);
 	if (isinf(m->uplift))
 		result(s, "no bound: recompute takes all the time there is");
 	else
 		result(s, "%.1f %%", 100 * m->uplift);
 	snprintf(what, sizeof(what), "cost of a million restored tokens, %s", arm);
 	s = step(r, "money", what, "(bought / life + running) / tokens restored",
-		 "%.0f %s / %.0f days + %.2f %s a day", r->facts.money.price[kind], unit,
-		 r->facts.money.life_s / DAY_S,
+		 "%.0f %s / %.0f days%s + %.2f %s a day", r->facts.money.price[kind], unit, life,
+		 life < r->facts.money.life_s / DAY_S ? " (then the drives are worn out)" : "",
 		 kind == KVOF_PLAN_ARRAY ? r->facts.money.running_per_day : 0, unit);
 	if (isinf(m->per_million_tokens))
 		result(s, "none are restored");
@@ -367,10 +370,33 @@ static void money_reason(struct report *r)
 	       "nothing that is bought has a price");
 }
 
+static void wear_reason(struct report *r)
+{
+	char text[REPORT_TEXT_BYTES - 80] = "";
+	double life = IN(prices_life) / DAY_S;
+	size_t used = 0;
+
+	for (unsigned i = KVOF_PLAN_LOCAL; i <= KVOF_PLAN_ARRAY; i++) {
+		const struct report_wear *w = &r->wear[i];
+
+		if (!w->has || used >= sizeof(text))
+			continue;
+		used += (size_t)snprintf(text + used, sizeof(text) - used,
+			"%sdrives of %s have %.2f DWPD and last until %s%s", used > 0 ? ", " : "",
+			kvof_plan_arm_name((enum kvof_plan_arm_kind)i),
+			w->wear.drive_writes_per_day, w->worn_out,
+			w->wear.write_share > 1 ? " (if they could write so much)" :
+			w->wear.days < life ? " (before they are written off)" : "");
+	}
+	if (used > 0)
+		reason(r, "Wear: %s.", text);
+}
+
 void report_reasons(struct report *r)
 {
 	level_reason(r);
 	spill_reason(r);
 	sharing_reason(r);
 	money_reason(r);
+	wear_reason(r);
 }

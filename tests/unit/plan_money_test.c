@@ -59,6 +59,13 @@ TEST(gpu_time_that_is_not_there_is_not_saved)
 	plan_money(&ask, &m);
 	near(m.busy_share, 4);
 	near(m.gpu_hours_per_day, 8 * 24);
+	ask.recompute_s_per_day = 86400;             /* half of what prefill would take in all */
+	ask.prefill_s_per_day = 2 * 86400.0;
+	plan_money(&ask, &m);
+	near(m.busy_share, 2);
+	near(m.share, 0.5);
+	near(m.gpu_hours_per_day, 8 * 12);
+	near(m.uplift, 1);
 }
 
 TEST(waiting_for_loads_is_taken_off)
