@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Input: a profile as a file may give it. What is refused is told in a sentence; what is taken tells
- * times that are finite and in their order, and is written and read again as it is.
+ * Input: a profile as a file may give it. What is refused is told in a sentence; what is taken
+ * tells times that are finite and in their order, and is written and read again as it is.
  */
 #include <errno.h>
 #include <math.h>
