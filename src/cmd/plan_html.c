@@ -237,8 +237,8 @@ static void picture_hits(FILE *f, const struct report *r)
 	picture_begin(f, "Hit rate against capacity", "Part of all prompt tokens that are found, "
 		      "with room for so much of what comes, over all hosts; what was used longest "
 		      "ago goes first. A tier's room is marked. What a host has for itself hits "
-		      "less when sessions may come back to any host: the table below has that in it.",
-		      TOP + HIGH + 30);
+		      "less when sessions may come back to any host: the table below has that "
+		      "in it.", TOP + HIGH + 30);
 	for (unsigned i = 0; i <= 4; i++) {
 		grid_across(f, i / 4.0);
 		fprintf(f, "%u %%</text>\n", i * 25);

@@ -279,6 +279,7 @@ static json_t *money_json(const struct report *r)
 		put_real(one, "bought", r->facts.money.price[i]);
 		put_real(one, "prefill_share_of_time", m->busy_share);
 		put_real(one, "restored_share_of_time", m->share);
+		put_real(one, "speedup", m->speedup);
 		put_real(one, "gpu_hours_per_day", m->gpu_hours_per_day);
 		put_real(one, "uplift", m->uplift);
 		put_real(one, "cost_per_day", m->cost_per_day);

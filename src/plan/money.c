@@ -29,7 +29,7 @@ static double ratio(double of, double by)
 
 void plan_money(const struct plan_money_ask *ask, struct plan_money *out)
 {
-	double have_s = ask->instances * DAY_S, spent_s, saved_s, speedup;
+	double have_s = ask->instances * DAY_S, spent_s, saved_s;
 	double all_s = fmax(ask->prefill_s_per_day, ask->recompute_s_per_day);
 
 	must(ask->instances > 0 && ask->gpus > 0 && ask->life_s > 0);
@@ -40,9 +40,9 @@ void plan_money(const struct plan_money_ask *ask, struct plan_money *out)
 		       0);
 	if (spent_s <= 0)
 		saved_s = 0;
-	speedup = spent_s > saved_s ? spent_s / (spent_s - saved_s) : (double)INFINITY;
+	out->speedup = spent_s > saved_s ? spent_s / (spent_s - saved_s) : (double)INFINITY;
 	out->gpu_hours_per_day = saved_s * ask->gpus / 3600;
-	out->uplift = spent_s > 0 ? plan_money_uplift(out->share, speedup) : 0;
+	out->uplift = spent_s > 0 ? plan_money_uplift(out->share, out->speedup) : 0;
 	out->cost_per_day = ask->bought / ask->life_s * DAY_S + ask->running_per_day;
 	out->saved_per_day = out->gpu_hours_per_day * ask->gpu_hour;
 	out->per_million_tokens = ratio(out->cost_per_day, ask->restored_tokens_per_day) * 1e6;

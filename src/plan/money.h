@@ -30,6 +30,7 @@ struct plan_money {
 	double busy_share;               /* of all instances' time that prefill takes without a
 					  * cache; above 1: they can't keep up */
 	double share;                    /* of their time that these tokens take; at most 1 */
+	double speedup;                  /* of that part; infinite: loads cost the GPU nothing */
 	double gpu_hours_per_day;        /* saved, at most those that exist */
 	double uplift;                   /* of what the GPUs do in a day, by time share */
 	double cost_per_day;             /* bought / life + running */

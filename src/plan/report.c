@@ -622,6 +622,17 @@ static void wear_fill(struct report *r, enum kvof_plan_arm_kind kind, double tod
 	plan_wear_date(today_days, w->wear.days, w->worn_out);
 }
 
+/* Seconds a day in which an instance waits for loads of these tokens, one session after another. */
+static double waits_s(const struct report *r, enum kvof_plan_arm_kind kind, double tokens_per_day)
+{
+	const struct kvof_plan_arm *a = &r->facts.arm[kind];
+
+	if (COUNT(workload_overlap) == 0 || tokens_per_day <= 0)
+		return 0;
+	return r->facts.money.requests_per_day * a->fixed_s +
+		tokens_per_day * r->bytes_per_token / a->bytes_per_s;
+}
+
 static void money_fill(struct report *r, enum kvof_plan_arm_kind kind)
 {
 	const struct advice_money *m = &r->facts.money;
@@ -631,6 +642,7 @@ static void money_fill(struct report *r, enum kvof_plan_arm_kind kind)
 	double token_s = 1 / rec->tokens_per_s + rec->token2_s * r->tokens;
 	const struct plan_money_ask ask = {.restored_tokens_per_day = tokens,
 		.recompute_s_per_day = tokens * token_s, .prefill_s_per_day = all * token_s,
+		.load_s_per_day = waits_s(r, kind, tokens),
 		.instances = r->facts.hosts, .gpus = m->gpus, .bought = m->price[kind],
 		.running_per_day = kind == KVOF_PLAN_ARRAY ? m->running_per_day : 0,
 		.life_s = r->wear[kind].has ?

@@ -250,7 +250,8 @@ static void money_step(struct report *r, enum kvof_plan_arm_kind kind)
 	       m->gpu_hours_per_day, 100 * m->busy_share);
 	snprintf(what, sizeof(what), "what the GPUs do more, %s", arm);
 	s = step(r, "money", what, "1 / (1 - s (1 - 1/u)) - 1, s the share of time, u the speed-up",
-		 "s = %.3f, loads overlap with computing", m->share);
+		 isinf(m->speedup) ? "s = %.3f, loads overlap with computing" :
+		 "s = %.3f, u = %.3f", m->share, m->speedup);
 	if (isinf(m->uplift))
 		result(s, "no bound: recompute takes all the time there is");
 	else
