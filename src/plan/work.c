@@ -51,6 +51,7 @@ static const struct work_type types[] = {
 	{"gemma3_text", MLP_DENSE, 4, false, false, true, false, true},
 	{"deepseek_v2", MLP_DEEPSEEK, 2, false, false, false, false, false},
 	{"deepseek_v3", MLP_DEEPSEEK, 2, false, false, false, false, false},
+	{"kimi_k2", MLP_DEEPSEEK, 2, false, false, false, false, false},
 	{"gpt_oss", MLP_OSS, 2, true, true, false, true, false},
 };
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Input: a config.json as a file may give it. What is refused is told in a sentence; what is taken
- * has groups within their bounds, and bytes that are the same however they are added up.
+ * has groups within their bounds, and bytes that are the same however they are added up. Its weights are counted, or refused in a
+ * sentence too.
  */
 #include <errno.h>
 #include <string.h>
@@ -43,6 +44,24 @@ static void geometry_check(const struct kvof_plan_model *m)
 	}
 }
 
+static void work_check(const uint8_t *data, size_t size, bool known)
+{
+	struct kvof_plan_work w;
+	struct kvof_plan_bad bad;
+	int rc = kvof_plan_work_read((const char *)data, size, &w, &bad);
+
+	must(rc == 0 || rc == -EINVAL);
+	must(known || rc != 0);
+	if (rc != 0) {
+		bad_check(&bad);
+		return;
+	}
+	must(w.active_params <= w.params && w.embed_params <= w.params && w.params < 1ull << 63);
+	must(w.rule[0] != 0 && memchr(w.rule, 0, sizeof(w.rule)) != NULL);
+	must(memchr(w.weight_dtype, 0, sizeof(w.weight_dtype)) != NULL);
+	must(w.token_flops >= 0 && kvof_plan_work_flops(&w, 1000) >= 1000 * w.token_flops);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static struct kvof_plan_model m;
@@ -51,6 +70,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	int rc = kvof_plan_model_read((const char *)data, size, &m, &bad);
 
 	must(rc == 0 || rc == -EINVAL);
+	work_check(data, size, rc == 0);
 	if (rc != 0) {
 		bad_check(&bad);
 		return 0;

@@ -58,6 +58,15 @@ static void refused(const char *text, const char *field, const char *why)
 	"\"q_lora_rank\": 1536, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, " \
 	"\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"topk_method\": \"noaux_tc\", " \
 	"\"vocab_size\": 129280, \"torch_dtype\": \"bfloat16\", \"num_nextn_predict_layers\": 1"
+#define KIMI_K2 \
+	"\"model_type\": \"kimi_k2\", \"num_hidden_layers\": 61, \"num_attention_heads\": 64, " \
+	"\"num_key_value_heads\": 64, \"hidden_size\": 7168, \"intermediate_size\": 18432, " \
+	"\"moe_intermediate_size\": 2048, \"n_routed_experts\": 384, \"n_shared_experts\": 1, " \
+	"\"num_experts_per_tok\": 8, \"first_k_dense_replace\": 1, \"moe_layer_freq\": 1, " \
+	"\"q_lora_rank\": 1536, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, " \
+	"\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"topk_method\": \"noaux_tc\", " \
+	"\"vocab_size\": 163840, \"torch_dtype\": \"bfloat16\", " \
+	"\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}"
 #define GPT_OSS(layers, experts) \
 	"{\"model_type\": \"gpt_oss\", \"num_hidden_layers\": " layers ", " \
 	"\"num_attention_heads\": 64, \"num_key_value_heads\": 8, \"head_dim\": 64, " \
@@ -139,6 +148,7 @@ static const struct {
 		"\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"vocab_size\": 102400, "
 		"\"topk_method\": \"greedy\"}", 15706484224},
 	{"DeepSeek-V3", "{" DEEPSEEK_V3 "}", 671026419200},
+	{"Kimi-K2", "{" KIMI_K2 "}", 1026408232448},
 	{"gpt-oss-20b", GPT_OSS("24", "32"), 20914757184},
 	{"gpt-oss-120b", GPT_OSS("36", "128"), 116829156672},
 };
@@ -185,6 +195,9 @@ TEST(weight_bytes_follow_the_type_of_the_weights)
 		    62 * (2 * UINT64_C(6144) + 256) + 6144));
 	/* The reports' "450 GB" is 449.1 GiB. */
 	near((double)work.weight_bytes / 1073741824, 449.1, 0.0005);
+	/* 1,029,173,256,720 bytes of tensors: 53 kB of biases and tables in 32 bits are more. */
+	must_read("{" KIMI_K2 "}");
+	near((double)work.weight_bytes, 1029173256720.0, 1e-7);
 	/* Sizes of the published checkpoints: 60.8 and 12.8 GiB. */
 	must_read(GPT_OSS("36", "128"));
 	near((double)work.weight_bytes / 1073741824, 60.8, 0.002);
