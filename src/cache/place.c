@@ -57,30 +57,34 @@ static unsigned tier_of(const struct place *p, uint32_t block)
 {
 	unsigned tier = p->tier_of != NULL ? p->tier_of[block] : p->tier_all;
 
-	must(tier < PLACE_TIERS);
+	must(tier < PLACE_LANES);
 	return tier;
 }
 
-/* Tiers work side by side: the slowest one counts. */
-static uint64_t load_ns(const struct place *p, const uint64_t bytes[PLACE_TIERS])
-{
-	uint64_t ns = bytes[0] > 0 ? PLACE_NEVER_NS : 0;
+/* Tiers, and devices of one, work side by side: the slowest counts. What is added changes one. */
+struct load {
+	uint64_t bytes[PLACE_LANES];
+	uint64_t ns;
+};
 
-	for (unsigned i = 1; i < PLACE_TIERS; i++)
-		ns = larger(ns, place_tier_ns(&p->tier[i], bytes[i]));
-	return ns;
+static void load_add(const struct place *p, struct load *l, uint32_t block)
+{
+	unsigned tier = tier_of(p, block);
+
+	l->bytes[tier] += p->block_bytes;
+	l->ns = larger(l->ns, tier == 0 ? PLACE_NEVER_NS :
+		       place_tier_ns(&p->tier[tier], l->bytes[tier]));
 }
 
 uint64_t place_load_ns(const struct place *p, struct place_blocks blocks)
 {
-	uint64_t bytes[PLACE_TIERS] = {0};
+	struct load l = {{0}, 0};
 
-	if (p->tier_of == NULL)
-		bytes[p->tier_all] = blocks.count * p->block_bytes;
-	else
-		for (uint32_t i = blocks.first; i < blocks.first + blocks.count; i++)
-			bytes[tier_of(p, i)] += p->block_bytes;
-	return load_ns(p, bytes);
+	if (p->tier_of == NULL && p->tier_all != 0)
+		return place_tier_ns(&p->tier[p->tier_all], blocks.count * p->block_bytes);
+	for (uint32_t i = blocks.first; i < blocks.first + blocks.count; i++)
+		load_add(p, &l, i);
+	return l.ns;
 }
 
 uint64_t place_compute_ns(const struct place *p, struct place_blocks blocks)
@@ -90,9 +94,9 @@ uint64_t place_compute_ns(const struct place *p, struct place_blocks blocks)
 		(uint64_t)blocks.count * p->block_tokens});
 }
 
-static uint64_t suffix_ns(const struct place *p)
+static uint64_t suffix_ns(const struct place *p, const struct place_engine *e)
 {
-	return place_engine_ns(&p->engine, (struct place_span){
+	return place_engine_ns(e, (struct place_span){
 		(uint64_t)p->block_count * p->block_tokens, p->suffix_tokens});
 }
 
@@ -100,11 +104,13 @@ static uint64_t suffix_ns(const struct place *p)
  * Layers of [0, k) come one after another; the engine's pass over [k, n) and the suffix goes on
  * layer by layer behind them: the slower of both is never waited for by more than one layer.
  */
-static uint64_t prefix_ns(const struct place *p, uint32_t k, uint64_t load)
+static uint64_t prefix_ns(const struct place *p, const struct place_engine *e, uint32_t k,
+			  uint64_t load)
 {
-	uint64_t compute = sum(place_compute_ns(p, (struct place_blocks){k, p->block_count - k}),
-			       suffix_ns(p));
-	uint64_t layers = p->layer_count, first = load / layers;
+	uint64_t compute = sum(place_engine_ns(e, (struct place_span){
+		(uint64_t)k * p->block_tokens,
+		(uint64_t)(p->block_count - k) * p->block_tokens}), suffix_ns(p, e));
+	uint64_t layers = p->layer_count, first = bytes_min(load, sum(load / layers, p->mixed_ns));
 
 	must(layers > 0 && k <= p->block_count);
 	if (load == PLACE_NEVER_NS)
@@ -116,14 +122,14 @@ static uint64_t prefix_ns(const struct place *p, uint32_t k, uint64_t load)
 
 uint64_t place_prefix_ns(const struct place *p, uint32_t k)
 {
-	return prefix_ns(p, k, place_load_ns(p, (struct place_blocks){0, k}));
+	return prefix_ns(p, &p->engine, k, place_load_ns(p, (struct place_blocks){0, k}));
 }
 
-#define COSTS 3                            /* faster, as it says, slower */
+#define COSTS 3                            /* as it says, faster, slower */
 
-/* The same question for the engines it may be, and the better of the two ends for each. */
+/* The engines it may be, and the better of the two ends for each. */
 struct costs {
-	struct place as[COSTS];
+	struct place_engine engine[COSTS];
 	uint64_t better_ns[COSTS];
 	unsigned count;
 };
@@ -135,35 +141,46 @@ static uint64_t scaled(uint64_t ps, uint32_t by, uint32_t of)
 	return wide < UINT64_MAX / 2 ? (uint64_t)wide : UINT64_MAX / 2;
 }
 
-static uint32_t loadable(const struct place *p);
+static struct place_engine faster(const struct place *p)
+{
+	uint32_t doubt = p->doubt_percent < 100 ? p->doubt_percent : 99;
+
+	return (struct place_engine){scaled(p->engine.token_ps, 100 - doubt, 100),
+				     scaled(p->engine.slope_ps, 100 - doubt, 100)};
+}
+
+static struct place_engine slower(const struct place *p)
+{
+	uint32_t of = 100 - (p->slower_percent < 100 ? p->slower_percent : 99);
+	uint64_t tokens = (uint64_t)p->block_count * p->block_tokens;
+	struct place_engine e = p->engine;
+
+	if (tokens > 0)
+		e.slope_ps += scaled(e.token_ps, p->slope_percent, 100) / tokens;
+	return (struct place_engine){scaled(e.token_ps, 100, of), scaled(e.slope_ps, 100, of)};
+}
 
 static void costs_fill(const struct place *p, struct costs *c)
 {
-	uint32_t doubt = p->doubt_percent < 100 ? p->doubt_percent : 99, most = loadable(p);
-	uint32_t slower = p->slower_percent < 100 ? p->slower_percent : 99;
-	uint32_t by[COSTS] = {100, 100 - doubt, 100}, of[COSTS] = {100, 100, 100 - slower};
+	uint32_t most = place_loadable(p);
+	uint64_t load = place_load_ns(p, (struct place_blocks){0, most});
 
-	c->count = doubt + slower > 0 ? COSTS : 1;
-	for (unsigned i = 0; i < c->count; i++) {
-		uint64_t all, none;
-
-		c->as[i] = *p;
-		c->as[i].engine.token_ps = scaled(p->engine.token_ps, by[i], of[i]);
-		c->as[i].engine.slope_ps = scaled(p->engine.slope_ps, by[i], of[i]);
-		all = place_prefix_ns(&c->as[i], most);
-		none = place_prefix_ns(&c->as[i], 0);
-		c->better_ns[i] = bytes_min(all, none);
-	}
+	*c = (struct costs){.engine = {p->engine, faster(p), slower(p)}, .count = 1};
+	if (p->doubt_percent + p->slower_percent + p->slope_percent > 0)
+		c->count = COSTS;
+	for (unsigned i = 0; i < c->count; i++)
+		c->better_ns[i] = bytes_min(prefix_ns(p, &c->engine[i], most, load),
+					    prefix_ns(p, &c->engine[i], 0, 0));
 }
 
-static uint64_t cost_of(const struct costs *c, uint32_t k, uint64_t load)
+static uint64_t cost_of(const struct place *p, const struct costs *c, uint32_t k, uint64_t load)
 {
 	uint64_t worst = 0;
 
 	if (c->count == 1)
-		return prefix_ns(&c->as[0], k, load);
+		return prefix_ns(p, &c->engine[0], k, load);
 	for (unsigned i = 0; i < c->count; i++) {
-		place_wide ns = prefix_ns(&c->as[i], k, load);
+		place_wide ns = prefix_ns(p, &c->engine[i], k, load);
 
 		worst = larger(worst, narrow((ns << 20) /
 					     (c->better_ns[i] > 0 ? c->better_ns[i] : 1)));
@@ -176,7 +193,7 @@ uint64_t place_prefix_cost(const struct place *p, uint32_t k)
 	struct costs c;
 
 	costs_fill(p, &c);
-	return cost_of(&c, k, place_load_ns(p, (struct place_blocks){0, k}));
+	return cost_of(p, &c, k, place_load_ns(p, (struct place_blocks){0, k}));
 }
 
 uint64_t place_ends_ns(const struct place *p, uint32_t m)
@@ -184,7 +201,7 @@ uint64_t place_ends_ns(const struct place *p, uint32_t m)
 	uint64_t load = place_load_ns(p, (struct place_blocks){m, p->block_count - m});
 	uint64_t compute = place_compute_ns(p, (struct place_blocks){0, m});
 
-	return sum(larger(load, compute), suffix_ns(p));
+	return sum(larger(load, compute), suffix_ns(p, &p->engine));
 }
 
 static bool engine_known(const struct place *p)
@@ -192,8 +209,7 @@ static bool engine_known(const struct place *p)
 	return p->engine.token_ps > 0 || p->engine.slope_ps > 0;
 }
 
-/* Leading blocks that some tier can load. */
-static uint32_t loadable(const struct place *p)
+uint32_t place_loadable(const struct place *p)
 {
 	uint32_t k = 0;
 
@@ -211,16 +227,16 @@ struct search {
 /* Blocks are counted once each, whatever the step is. */
 static void prefix_search(const struct place *p, struct search *s)
 {
-	uint64_t bytes[PLACE_TIERS] = {0};
+	struct load load = {{0}, 0};
 	uint32_t next = s->from;
 
 	for (uint32_t k = 0; k <= s->to; k++) {
 		if (k > 0)
-			bytes[tier_of(p, k - 1)] += p->block_bytes;
+			load_add(p, &load, k - 1);
 		if (k < next && k != s->to)
 			continue;
 		if (k >= s->from) {
-			uint64_t cost = cost_of(&s->costs, k, load_ns(p, bytes));
+			uint64_t cost = cost_of(p, &s->costs, k, load.ns);
 
 			if (cost <= s->best_cost) {
 				s->best_cost = cost;
@@ -233,7 +249,7 @@ static void prefix_search(const struct place *p, struct search *s)
 
 uint32_t place_prefix(const struct place *p)
 {
-	uint32_t most = loadable(p), step = most / PLACE_EXACT_BLOCKS + 1, around;
+	uint32_t most = place_loadable(p), step = most / PLACE_EXACT_BLOCKS + 1, around;
 	struct search s = {.to = most, .step = step, .best_cost = UINT64_MAX};
 
 	if (!engine_known(p))

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #define PLACE_TIERS 4                      /* enum kvof_tier; 0: no tier has it */
+#define PLACE_LANES 68                     /* behind the tiers, devices of them */
 #define PLACE_NEVER_NS (UINT64_C(1) << 60)
 #define PLACE_EXACT_BLOCKS 4096            /* beyond, k is one of so many, then looked at closely */
 
@@ -30,7 +31,7 @@ struct place_engine {
 };
 
 struct place {
-	struct place_tier tier[PLACE_TIERS];
+	struct place_tier tier[PLACE_LANES];
 	struct place_engine engine;
 	const uint8_t *tier_of;            /* [block_count]; NULL: all are in tier_all */
 	uint8_t tier_all;
@@ -42,9 +43,13 @@ struct place {
 	 * of any block behind them. 0: nothing is. */
 	uint32_t begun_count;
 	uint64_t begun_ns;
-	/* The engine may take so much less, or be so much slower; then a split is judged by how
-	 * much worse it can be than the better of loading and computing all. Both 0: no doubt. */
-	uint32_t doubt_percent, slower_percent;
+	/* Parts of later layers are under way beside those of layer 0, which come so much later. */
+	uint64_t mixed_ns;
+	/* The engine may take so much less, or be so much slower, and the last token of the prefix
+	 * may take so much longer than the first beside what slope_ps says; then a split is judged
+	 * by how much worse it can be than the better of loading and computing all. All 0: no
+	 * doubt. */
+	uint32_t doubt_percent, slower_percent, slope_percent;
 };
 
 /* Tokens [first, first + count). */
@@ -62,6 +67,9 @@ struct place_blocks {
 };
 uint64_t place_load_ns(const struct place *p, struct place_blocks blocks);
 uint64_t place_compute_ns(const struct place *p, struct place_blocks blocks);
+
+/* Leading blocks that some tier can load. */
+uint32_t place_loadable(const struct place *p);
 
 /* Time to first token with this split. */
 uint64_t place_prefix_ns(const struct place *p, uint32_t k);

@@ -24,16 +24,18 @@
 #define PLAN_DOUBT_TOLD 30                 /* percent that a rate of the engine may be off */
 #define PLAN_DOUBT_MEASURED 10
 #define PLAN_DOUBT_MEASURED_FLAT 20        /* no slope was told: the tail may take longer */
-#define PLAN_DOUBT_FLAT 65                 /* no slope was told: three times as long, at most */
-#define PLAN_PROBE_PART 6                  /* of a request's bytes, PREFIX: */
-#define PLAN_PROBE_BLOCKS_PART 4           /* of its first blocks */
+#define PLAN_DOUBT_SLOPE 100               /* none was told: the last token twice the first */
+#define PLAN_PROBE_PART 16                 /* PREFIX: of a request's bytes, to begin with */
+#define PLAN_PROBE_BLOCKS_PART 4           /* PREFIX: of the request's first blocks */
+#define PLAN_SPLIT_GAIN_PART 20            /* of the better end, that a split has to gain */
 #define PLAN_PROBE_BLOCKS 16               /* begun by ENDS in a tier that is not known */
 #define PLAN_FLIGHT_NS (20 * NS_PER_MS)    /* so much of a tier's work may be in flight */
+#define PLAN_FLIGHT_PREFIX_PART 8          /* of a request's bytes */
 #define PLAN_FLIGHT_PARTS 4                /* of each device, at least */
 #define PLAN_FLIGHT_MIN (64 * KiB)
 #define PLAN_FLIGHT_UNKNOWN (16 * MiB)
 #define PLAN_DEVICES_MAX 64
-#define PLAN_UNEVEN_BLOCKS 1024u
+#define PLAN_LANE_BLOCKS 1024u
 #define PLAN_CLAIM_MARGIN 4                /* a part of a block: one too few is one load more */
 #define PLAN_GRACE_SHARE 8                 /* of the deadline, before anything is given up */
 #define PLAN_SILENCE_SHARE 3               /* of it, for a tier that has never answered */
@@ -164,38 +166,77 @@ uint64_t plan_expect_ns(struct request *req, unsigned tier, uint64_t bytes, uint
 	return request_now(req) + place_tier_ns(&t, bytes);
 }
 
-/* What is under way before the tier is known can't be taken back: a device goes on with it. So it
- * is of the first blocks, which any split but none at all wants. */
-static uint64_t probe_bytes(const struct request *req)
+/* Of all its blocks but what DRAM has, before and after. */
+static uint64_t request_bytes(const struct request *req)
 {
 	uint64_t all = 0;
 
+	for (unsigned i = KVOF_TIER_DRAM + 1; i < PLACE_TIERS; i++)
+		all += req->want_bytes[i] + req->open_bytes[i] + req->landed_bytes[i];
+	return all;
+}
+
+static uint64_t part_of(const struct request *req, unsigned number)
+{
+	struct tier *t = tier_at(req->restore, number);
+	uint64_t bytes = req->block[0].bytes;
+
+	return t == NULL ? 0 : bytes_min(bytes, tier_cut(t, bytes));
+}
+
+/* By what has come, loading all takes half as long as computing it, or less. */
+static bool probe_fast(const struct request *req)
+{
+	uint64_t took = request_now(req) - req->begin_ns, landed = 0;
+
+	for (unsigned i = KVOF_TIER_DRAM + 1; i < PLACE_TIERS; i++)
+		landed += req->landed_bytes[i];
+	return (double)took * (double)request_bytes(req) * 2 <
+	       (double)landed * (double)compute_ns(req, 0, req->n);
+}
+
+/* What is under way before the tier is known can't be taken back: a device goes on with it. So it
+ * begins with little, a part of each device at least (of several, one is soon behind with more),
+ * and grows with what comes. */
+static uint64_t probe_bytes(const struct request *req)
+{
+	uint64_t landed = 0, least = PLAN_FLIGHT_MIN, devices = 1, first;
+
 	if (!engine_known(req))
 		return PLAN_FLIGHT_UNKNOWN;
-	for (unsigned i = 1; i < PLACE_TIERS; i++)
-		all += req->want_bytes[i] + req->open_bytes[i] + req->landed_bytes[i];
-	return bytes_min(all / PLAN_PROBE_PART, PLAN_FLIGHT_UNKNOWN);
+	for (unsigned i = KVOF_TIER_DRAM + 1; i < PLACE_TIERS; i++) {
+		landed += req->landed_bytes[i];
+		least = later(least, part_of(req, i) * req->restore->devices[i]);
+		devices = later(devices, req->restore->devices[i]);
+	}
+	first = later(least, request_bytes(req) / PLAN_PROBE_PART / devices);
+	return probe_fast(req) ? PLAN_FLIGHT_UNKNOWN :
+	       bytes_min(first + 2 * landed, PLAN_FLIGHT_UNKNOWN);
 }
 
 bool plan_probes(const struct request *req, uint32_t block)
 {
 	return req->state != REQ_PROBING || !engine_known(req) ||
-	       block < req->n / PLAN_PROBE_BLOCKS_PART + 1;
+	       block < req->n / PLAN_PROBE_BLOCKS_PART + 1 || probe_fast(req);
 }
 
 /* More would only wait below, in an order that is not ours: parts of one block before the first
- * ones of others, and what is given up is read all the same. */
+ * ones of others, and what is given up is read all the same. Of a request of which layer 0 is to
+ * come first so much at most, as long as the tier has enough to do. */
 static uint64_t flight_known(const struct request *req, unsigned number,
 			     const struct place_tier *t)
 {
-	const struct restore *r = req->restore;
-	struct tier *tier = tier_at(r, number);
-	uint64_t part = tier == NULL ? 0 : bytes_min(req->block[0].bytes,
-						     tier_cut(tier, req->block[0].bytes));
-	double ns = (double)(PLAN_FLIGHT_NS + 2 * t->latency_ns);
+	uint64_t wait = PLAN_FLIGHT_NS + 2 * t->latency_ns, bytes;
 
-	return later((uint64_t)((double)t->bytes_per_s / 1e9 * ns),
-		     part * r->devices[number] * PLAN_FLIGHT_PARTS);
+	bytes = (uint64_t)((double)t->bytes_per_s / 1e9 * (double)wait);
+	if (request_prefix(req)) {
+		double least = (double)t->bytes_per_s / 1e9 * 4 * (double)t->latency_ns;
+
+		bytes = bytes_min(bytes, later(request_bytes(req) / PLAN_FLIGHT_PREFIX_PART,
+					       (uint64_t)least));
+	}
+	return later(bytes, part_of(req, number) * req->restore->devices[number] *
+		     PLAN_FLIGHT_PARTS);
 }
 
 uint64_t plan_flight_bytes(const struct request *req)
@@ -208,7 +249,8 @@ uint64_t plan_flight_bytes(const struct request *req)
 		const struct place_tier *t = &req->restore->speed[i];
 
 		if (!req->restore->known[i])
-			most = later(most, PLAN_FLIGHT_UNKNOWN);
+			most = later(most, request_prefix(req) ? probe_bytes(req) :
+				     PLAN_FLIGHT_UNKNOWN);
 		else
 			most = later(most, flight_known(req, i, t));
 	}
@@ -299,13 +341,27 @@ static uint64_t begun_ns(const struct request *req)
 	return ns;
 }
 
+/* What may be in flight at once. */
+static uint64_t mixed_ns(const struct request *req, const struct place *p)
+{
+	uint64_t ns = 0;
+
+	for (unsigned i = KVOF_TIER_DRAM + 1; i < PLACE_TIERS; i++) {
+		struct place_tier pure = {0, p->tier[i].bytes_per_s, 0};
+
+		if (pure.bytes_per_s > 0 && req->want_bytes[i] + req->open_bytes[i] > 0)
+			ns = later(ns, place_tier_ns(&pure, flight_known(req, i, &p->tier[i])));
+	}
+	return ns;
+}
+
 static uint32_t slower_percent(const struct speed_engine *e)
 {
 	bool flat = e->told.slope_ps == 0;
 
 	if (speed_engine_measured(e))
 		return flat ? PLAN_DOUBT_MEASURED_FLAT : PLAN_DOUBT_MEASURED;
-	return flat ? PLAN_DOUBT_FLAT : PLAN_DOUBT_TOLD;
+	return PLAN_DOUBT_TOLD;
 }
 
 static void place_fill(const struct request *req, struct place *p)
@@ -322,12 +378,14 @@ static void place_fill(const struct request *req, struct place *p)
 		.suffix_tokens = req->opts.suffix_tokens,
 		.doubt_percent = measured ? PLAN_DOUBT_MEASURED : PLAN_DOUBT_TOLD,
 		.slower_percent = slower_percent(&req->engine),
+		.slope_percent = measured || req->engine.told.slope_ps > 0 ? 0 : PLAN_DOUBT_SLOPE,
 	};
 	for (unsigned i = 1; i < PLACE_TIERS; i++) {
 		p->tier[i] = tier_seen(req, i);
 		bytes += req->want_bytes[i] + req->open_bytes[i];
 	}
 	p->block_bytes = bytes / req->n + 1;
+	p->mixed_ns = mixed_ns(req, p);
 	p->begun_count = req->open_at;
 	p->begun_ns = begun_ns(req);
 	p->layer_count = streams(req, p->block_bytes);
@@ -353,54 +411,85 @@ static uint32_t prefix_in_time(const struct request *req, const struct place *p,
 /* Of a tier that has not measured itself yet, a little late: 0 when it was silent. */
 static uint64_t rate_until_now(const struct request *req, unsigned tier)
 {
-	uint64_t took = request_now(req) - req->begin_ns;
+	uint64_t took = request_now(req) - req->begin_ns, came = req->landed_bytes[tier];
 
-	return took > 0 ? (uint64_t)((double)req->landed_bytes[tier] * 1e9 / (double)took) : 0;
+	/* of what is under way a part has come as well */
+	came += bytes_min(bytes_min(req->staged_bytes, req->open_bytes[tier]), came) / 2;
+	return took > 0 ? (uint64_t)((double)came * 1e9 / (double)took) : 0;
 }
 
-/* Blocks lie unevenly over the devices of a tier, and the fullest one counts: how much longer that
- * makes loading [0, k), in thousandths. Of many blocks it is little. */
-static uint32_t uneven(const struct request *req, unsigned number, uint32_t k)
+/* Devices of tiers, each as fast as it has measured itself: blocks lie unevenly over them, and the
+ * last to be through counts. Of many blocks each device has its part. */
+struct lanes {
+	uint8_t lane_of[PLAN_LANE_BLOCKS];
+	uint8_t lane[PLAN_DEVICES_MAX];    /* of each device of the tier; 0: not seen yet */
+	unsigned used;
+};
+
+/* The lane of a block in a tier of several devices. False: there are too many. */
+static bool lane_find(const struct request *req, struct place *p, struct lanes *l, uint32_t block)
 {
-	const struct restore *r = req->restore;
-	struct tier *t = tier_at(r, number);
-	uint32_t count[PLAN_DEVICES_MAX] = {0}, all = 0, most = 0;
+	unsigned number = req->tier_of[block];
+	const struct place_tier *all = &p->tier[number];
+	uint64_t devices = req->restore->devices[number];
+	struct tier_speed s = {0};
+	struct tier *t = tier_at(req->restore, number);
 
-	if (t == NULL || r->devices[number] <= 1 || k > PLAN_UNEVEN_BLOCKS)
-		return 1000;
-	for (uint32_t i = 0; i < k; i++) {
-		struct tier_speed s = {0};
-
-		if (req->tier_of[i] != number)
-			continue;
-		t->ops->speed(t, &req->block[i].id, &s);
-		if (s.device >= PLAN_DEVICES_MAX)
-			return 1000;
-		count[s.device]++;
-		most = count[s.device] > most ? count[s.device] : most;
-		all++;
+	t->ops->speed(t, &req->block[block].id, &s);
+	if (s.device >= PLAN_DEVICES_MAX)
+		return false;
+	if (l->lane[s.device] == 0) {
+		if (l->used == PLACE_LANES)
+			return false;
+		l->lane[s.device] = (uint8_t)l->used;
+		p->tier[l->used++] = (struct place_tier){
+			all->latency_ns,
+			s.live && s.bytes_per_s > 0 && req->restore->known[number] ?
+			s.bytes_per_s : all->bytes_per_s / devices +
+			(all->bytes_per_s % devices != 0),
+			all->queued_bytes / devices,
+		};
 	}
-	return all == 0 ? 1000 : most * r->devices[number] * 1000 / all;
+	l->lane_of[block] = l->lane[s.device];
+	return true;
 }
 
-static uint32_t prefix_k(const struct request *req, struct place *p)
+/* Only one tier has several devices, which are told apart. */
+static void lanes_fill(const struct request *req, struct place *p, struct lanes *l)
 {
-	uint32_t k = place_prefix(p), by;
-	bool again = false;
+	*l = (struct lanes){.used = PLACE_TIERS};
+	if (req->n > PLAN_LANE_BLOCKS)
+		return;
+	for (uint32_t i = 0; i < req->n; i++) {
+		unsigned number = req->tier_of[i];
 
-	for (unsigned i = KVOF_TIER_DRAM + 1; k > 0 && i < PLACE_TIERS; i++) {
-		by = uneven(req, i, k);
-		if (by > 1000) {
-			p->tier[i].bytes_per_s = later(p->tier[i].bytes_per_s * 1000 / by, 1);
-			again = true;
-		}
+		l->lane_of[i] = (uint8_t)number;
+		if (number == KVOF_TIER_REMOTE && req->restore->devices[number] > 1 &&
+		    !lane_find(req, p, l, i))
+			return;
 	}
-	return again ? place_prefix(p) : k;
+	p->tier_of = l->lane_of;
+}
+
+/* A split is a guess about layers, engine and devices; for a small gain the surer end is taken: all
+ * that can be loaded, or what DRAM has of the first blocks. */
+static uint32_t worth_it(const struct request *req, const struct place *p, uint32_t k)
+{
+	uint32_t most = place_loadable(p), least = 0;
+	uint64_t cost = place_prefix_cost(p, k), all = place_prefix_cost(p, most), none;
+
+	while (least < k && req->tier_of[least] == KVOF_TIER_DRAM)
+		least++;
+	none = place_prefix_cost(p, least);
+	if (cost <= bytes_min(none, all) / PLAN_SPLIT_GAIN_PART * (PLAN_SPLIT_GAIN_PART - 1))
+		return k;
+	return all <= none ? most : least;
 }
 
 static void prefix_choose(struct request *req)
 {
 	bool split = engine_known(req), known = tiers_known(req);
+	struct lanes lanes;
 	struct place p;
 	uint32_t k;
 
@@ -410,7 +499,10 @@ static void prefix_choose(struct request *req)
 	for (unsigned i = 1; i < PLACE_TIERS; i++)
 		if (!req->restore->known[i])
 			p.tier[i].bytes_per_s = split ? rate_until_now(req, i) : 1;
-	k = prefix_k(req, &p);
+	lanes_fill(req, &p, &lanes);
+	k = place_prefix(&p);
+	if (split)
+		k = worth_it(req, &p, k);
 	if (k < req->open_at && k > 0)     /* what is under way costs its time all the same */
 		k = place_prefix_cost(&p, req->open_at) <= place_prefix_cost(&p, 0) ?
 		    req->open_at : 0;

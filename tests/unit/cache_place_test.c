@@ -228,3 +228,48 @@ TEST(a_million_blocks_are_split_within_a_step_of_the_best)
 	for (uint32_t k = 0; k < p.block_count; k += 997)
 		expect(chosen <= place_prefix_ns(&p, k) + place_prefix_ns(&p, k) / 1000);
 }
+
+TEST(devices_of_a_tier_count_by_the_one_that_has_most_to_do)
+{
+	struct place p = base_place();
+	uint8_t lane_of[BLOCKS];
+
+	p.tier[PLACE_TIERS] = (struct place_tier){0, 10 * MiB, 0};
+	p.tier[PLACE_TIERS + 1] = (struct place_tier){0, 30 * MiB, 0};
+	for (unsigned i = 0; i < BLOCKS; i++)
+		lane_of[i] = (uint8_t)(PLACE_TIERS + (i % 4 != 0));
+	p.tier_of = lane_of;
+	expect_int(place_load_ns(&p, (struct place_blocks){0, 4}), NS_PER_S / 10);
+	expect_int(place_load_ns(&p, (struct place_blocks){0, 5}), NS_PER_S / 5);
+	expect_int(place_loadable(&p), BLOCKS);
+	p.tier[PLACE_TIERS].bytes_per_s = 0;
+	expect_int(place_loadable(&p), 0);
+	lane_of[0] = PLACE_TIERS + 1;
+	expect_int(place_loadable(&p), 4);
+}
+
+TEST(layer_0_is_later_by_what_is_under_way_beside_it)
+{
+	struct place p = base_place();
+	uint64_t before = place_prefix_ns(&p, BLOCKS / 2), load;
+
+	p.mixed_ns = NS_PER_MS;
+	expect_int(place_prefix_ns(&p, BLOCKS / 2), before + NS_PER_MS);
+	p.mixed_ns = 1000 * NS_PER_S;      /* but never later than all of it */
+	load = place_load_ns(&p, (struct place_blocks){0, 1});
+	expect_int(place_prefix_ns(&p, 1), load + place_compute_ns(&p, (struct place_blocks){1,
+		BLOCKS - 1}) + place_engine_ns(&p.engine, (struct place_span){BLOCKS * 256, 64}));
+}
+
+TEST(a_slope_that_nobody_told_makes_computing_the_tail_doubtful)
+{
+	struct place p = base_place();
+	uint64_t sure, doubtful;
+
+	p.doubt_percent = p.slower_percent = 30;
+	sure = place_prefix_cost(&p, 0);
+	p.slope_percent = 100;
+	doubtful = place_prefix_cost(&p, 0);
+	expect(doubtful > sure);           /* of computing all, against loading all */
+	expect(place_prefix(&p) >= BLOCKS / 2);
+}

@@ -102,8 +102,9 @@ struct rig {
 	uint64_t event_ns[RIG_EVENTS];
 	uint32_t event_count;
 	bool idle;
-	uint32_t loaded, prefetched, missed, failed, used, spares;
+	uint32_t loaded, prefetched, missed, failed, used, used_most, spares;
 	uint8_t expired[RIG_BLOCKS];
+	uint8_t where[RIG_BLOCKS];         /* bits of tiers that are believed to have it */
 	uint32_t block_tokens;
 	bool no_bytes;                     /* time only */
 	/* copies that tiers above make of what was loaded: done comes again this much later */
@@ -115,11 +116,14 @@ struct rig {
 
 static struct rig rig;
 
+static uint32_t rig_salt;                  /* other blocks of the same numbers */
+
 static struct kvof_id rig_id(uint32_t n)
 {
 	struct kvof_id id = {{0}};
 
 	memcpy(id.byte, &n, sizeof(n));
+	memcpy(id.byte + 8, &rig_salt, sizeof(rig_salt));
 	return id;
 }
 
@@ -444,9 +448,18 @@ static void rig_failed(void *arg, enum kvof_reason reason)
 	rig.failed++;
 }
 
-static void rig_used(void *arg, struct prefix_ids ids)
+/* From the tail on, each once. */
+static void rig_used(void *arg, struct prefix_ids ids, uint32_t from)
 {
-	rig.used += ids.count;
+	expect(from < ids.count);
+	rig.used += ids.count - from;
+	if (ids.count - from > rig.used_most)
+		rig.used_most = ids.count - from;
+}
+
+static unsigned rig_where(void *arg, const struct kvof_id *id)
+{
+	return rig.where[rig_number(id)];
 }
 
 static void rig_spare(void *arg)
@@ -456,7 +469,7 @@ static void rig_spare(void *arg)
 
 static const struct restore_ops rig_ops = {
 	rig_tier, rig_tier_next, rig_loaded, rig_prefetched, rig_missed, rig_failed, rig_expired,
-	rig_used, NULL,
+	rig_used, NULL, rig_where,
 };
 
 /* --- the engine ------------------------------------------------------------------------------- */
