@@ -369,8 +369,9 @@ static int print_page(const struct ask *a)
 		       size_text(a, hits_capacity_of(h, shares[i]), text),
 		       i + 1 < ARRAY_COUNT(shares) ? "," : "\n");
 	if (!a->worth)
-		printf("Policy is lru, for which one pass answers for all sizes. kvof's own, worth, "
-		       "hits more where room\nis short: --worth replays it for these sizes.\n");
+		printf("Policy is lru, for which one pass answers for all sizes. kvof's own, "
+		       "worth, hits more\nwhere room is short: --worth replays it for these "
+		       "sizes.\n");
 	return cmd_output_end(NAME, CMD_DONE);
 }
 
@@ -435,7 +436,7 @@ int plan_hits(int argc, char **argv)
 	static struct ask a = {.block_tokens = 512, .seed = 1, .rate = NOT_GIVEN,
 		.latency_ns = NOT_GIVEN};
 	const struct cmd_opt opts[] = {
-		{"capacity", CMD_TEXT, &a.capacity, "SIZE,...", "rooms to tell about: 500GB,1TB,2TB"},
+		{"capacity", CMD_TEXT, &a.capacity, "SIZE,...", "rooms to tell about: 500GB,2TB"},
 		{"blocks", CMD_TEXT, &a.blocks, "N,...", "the same in blocks"},
 		{"model", CMD_TEXT, &a.kv.model, "CONFIG.json", "whose KV it is"},
 		{"kv-dtype", CMD_TEXT, &a.kv.dtype, "D", "of the cache: bf16 (default), fp8, ..."},
@@ -457,11 +458,12 @@ int plan_hits(int argc, char **argv)
 	const struct cmd_usage u = {
 		.name = NAME, .args = "TRACE", .least = 1, .most = 1, .opts = opts,
 		.what = "What a cache of each size hits of a trace: room and rate, told apart.",
-		.more = "TRACE is a file in Mooncake's format, - for standard input, or a workload:\n"
-			"multi-turn, shared-prefix, cold-long, mixed (docs/replay.md).\n\n"
-			"With --rate and --prefill-tokens-per-s: what twice the room and what twice\n"
-			"the rate bring to the mean first token.\n\n"
-			"  kvof plan hits trace.jsonl --model config.json --capacity 1TB,2TB,14TB \\\n"
+		.more = "TRACE is a file in Mooncake's format, - for standard input, or a\n"
+			"workload: multi-turn, shared-prefix, cold-long, mixed (docs/replay.md).\n"
+			"\n"
+			"With --rate and --prefill-tokens-per-s: what twice the room and what\n"
+			"twice the rate bring to the mean first token.\n\n"
+			"  kvof plan hits trace.jsonl --model config.json --capacity 1TB,14TB \\\n"
 			"      --rate 10GB --prefill-tokens-per-s 3200\n",
 	};
 	unsigned count;

@@ -77,6 +77,12 @@ struct replay_opts {
 	bool paced;                        /* a real cache: requests wait for their time */
 };
 
+/* Requests and what they took: sums for the line seconds = fixed + blocks * each. */
+struct replay_line {
+	uint64_t requests;
+	double blocks, blocks2, seconds, blocks_seconds;
+};
+
 struct replay_tier_result {
 	bool present;
 	uint64_t capacity_blocks, hit_blocks, hit_tokens, used_blocks, evicted_blocks;
@@ -85,6 +91,7 @@ struct replay_tier_result {
 	uint64_t promoted_blocks, refused_blocks;    /* taken from slower tiers, or not */
 	uint64_t touches;                            /* heads that nearer tiers served */
 	uint64_t device_bytes;                       /* read at a real device or over the wire */
+	struct replay_line loads;                    /* requests that a real tier alone served */
 };
 
 struct replay_span {
@@ -104,6 +111,9 @@ struct replay_result {
 	uint64_t skipped_blocks;                     /* held, and sooner computed than loaded */
 	uint64_t verified_blocks, wrong_blocks, unsaved_blocks;      /* of a real cache */
 	double seconds;                              /* that a real one took */
+	double load_s, miss_s;                       /* match and load; of requests with no hit */
+	double save_s, check_s;                      /* and to save; and to compare bytes */
+	struct replay_line saves;
 	struct replay_span span[REPLAY_SPANS];
 	uint64_t span_ms;
 	bool timed;
@@ -132,6 +142,10 @@ void replay_result_begin(const struct trace *t, struct replay_result *out);
 struct replay_span *replay_span_at(const struct trace *t, struct replay_result *out,
 				   uint32_t index);
 void replay_times_end(struct replay_result *out);
+
+void replay_line_add(struct replay_line *l, uint64_t blocks, double seconds);
+/* False: there is nothing to tell. */
+bool replay_line_fit(const struct replay_line *l, double *fixed_s, double *block_s);
 
 /* --- what is told ---------------------------------------------------------------------------- */
 

@@ -19,6 +19,19 @@ static json_t *json_times(const struct replay_times *t)
 			 "mean", t->mean);
 }
 
+/* fixed_s and bytes_per_s of the line through the requests. */
+static json_t *json_line(const struct replay_line *l, uint64_t block_bytes)
+{
+	double fixed_s, block_s;
+	bool told = replay_line_fit(l, &fixed_s, &block_s);
+
+	return json_pack("{s:I, s:I, s:f, s:o, s:o}", "requests", (json_int_t)l->requests,
+		"blocks", (json_int_t)l->blocks, "seconds", l->seconds,
+		"fixed_s", told ? json_real(fixed_s) : json_null(),
+		"bytes_per_s", told && block_s > 0 ? json_real((double)block_bytes / block_s) :
+						     json_null());
+}
+
 static json_t *json_tier(const struct replay_opts *o, const struct replay_result *r, unsigned i)
 {
 	const struct replay_tier_result *t = &r->tier[i];
@@ -45,9 +58,17 @@ static void json_tiers(json_t *object, const struct replay_opts *o, const struct
 {
 	json_t *tiers = json_array();
 
-	for (unsigned i = 0; i < REPLAY_TIERS; i++)
-		if (r->tier[i].present)
-			json_array_append_new(tiers, json_tier(o, r, i));
+	for (unsigned i = 0; i < REPLAY_TIERS; i++) {
+		json_t *tier;
+
+		if (!r->tier[i].present)
+			continue;
+		tier = json_tier(o, r, i);
+		if (r->real)
+			json_object_set_new(tier, "loads", json_line(&r->tier[i].loads,
+								     o->block_bytes));
+		json_array_append_new(tiers, tier);
+	}
 	json_object_set_new(object, "tiers", tiers);
 	json_object_set_new(object, "block_bytes", json_integer((json_int_t)o->block_bytes));
 	json_object_set_new(object, "saved_bytes", json_integer((json_int_t)r->saved_bytes));
@@ -60,6 +81,11 @@ static void json_tiers(json_t *object, const struct replay_opts *o, const struct
 		json_object_set_new(object, "unsaved_blocks",
 				    json_integer((json_int_t)r->unsaved_blocks));
 		json_object_set_new(object, "seconds", json_real(r->seconds));
+		json_object_set_new(object, "load_s", json_real(r->load_s));
+		json_object_set_new(object, "miss_s", json_real(r->miss_s));
+		json_object_set_new(object, "save_s", json_real(r->save_s));
+		json_object_set_new(object, "check_s", json_real(r->check_s));
+		json_object_set_new(object, "saves", json_line(&r->saves, o->block_bytes));
 	}
 	if (!r->timed)
 		return;
@@ -176,5 +202,8 @@ int replay_print(const struct replay_opts *o, const struct replay_result *r, boo
 		       (unsigned long long)(r->verified_blocks - r->wrong_blocks),
 		       (unsigned long long)r->wrong_blocks,
 		       (unsigned long long)r->unsaved_blocks, r->seconds);
+	if (r->real)
+		printf("of that %.2f s were matches and loads, %.2f s saves, %.2f s the "
+		       "comparing of bytes\n", r->load_s + r->miss_s, r->save_s, r->check_s);
 	return cmd_output_end("replay", CMD_DONE);
 }

@@ -279,12 +279,35 @@ static void request_await(const struct real *r, const struct trace_request *q)
 	nanosleep(&t, NULL);
 }
 
+static void hits_of_tiers(const struct real *r, uint64_t hits[REPLAY_TIERS])
+{
+	for (unsigned i = 0; i < REPLAY_TIERS; i++)
+		hits[i] = r->out->tier[i].hit_blocks;
+}
+
+/* A request that one tier served alone is a point of that tier's line. */
+static void request_time(struct real *r, const uint64_t before[REPLAY_TIERS], uint32_t hits,
+			 uint64_t load_ns)
+{
+	double load_s = (double)load_ns / (double)NS_PER_S;
+
+	if (hits == 0)
+		r->out->miss_s += load_s;
+	else
+		r->out->load_s += load_s;
+	for (unsigned i = 0; i < REPLAY_TIERS; i++)
+		if (hits > 0 && r->out->tier[i].hit_blocks - before[i] == hits)
+			replay_line_add(&r->out->tier[i].loads, hits, load_s);
+}
+
 static int request_replay(struct real *r, uint32_t index)
 {
 	const struct trace_request *q = &r->trace->request[index];
 	const uint32_t *block = &r->trace->block[q->first];
 	struct replay_span *s = replay_span_at(r->trace, r->out, index);
 	uint64_t prefill = r->opts->prefill_tokens_per_s, before_ns, took_ns = 0, tokens;
+	uint64_t before[REPLAY_TIERS];
+	double save_s;
 	uint32_t n = 0, hits = 0;
 	int rc = 0;
 
@@ -309,13 +332,21 @@ static int request_replay(struct real *r, uint32_t index)
 		n += found;
 	}
 	took_ns = now_ns() - before_ns;
+	hits_of_tiers(r, before);
 	rc = request_load(r, block, n, &hits, s, &took_ns);
+	r->out->check_s += (double)(now_ns() - before_ns - took_ns) / (double)NS_PER_S;
+	request_time(r, before, hits, took_ns);
 	/* a lease of seconds would be one of many requests here */
 	for (uint32_t at = 0; at < q->count; at += KVOF_BLOCKS_MAX)
 		(void)kvof_cache_unlease(r->cache, r->id + at,
 					 (uint32_t)bytes_min(q->count - at, KVOF_BLOCKS_MAX));
+	before_ns = now_ns();
 	if (rc == 0)
 		rc = request_save(r, block, hits, q->count);
+	save_s = (double)(now_ns() - before_ns) / (double)NS_PER_S;
+	r->out->save_s += save_s;
+	if (q->count > hits)
+		replay_line_add(&r->out->saves, q->count - hits, save_s);
 	tokens = bytes_min((uint64_t)hits * r->opts->block_tokens, q->input_tokens);
 	r->out->hit_blocks += hits;
 	r->out->hit_tokens += tokens;

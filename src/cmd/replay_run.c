@@ -419,6 +419,36 @@ static int run_tiered(struct run *run)
 	return 0;
 }
 
+void replay_line_add(struct replay_line *l, uint64_t blocks, double seconds)
+{
+	double n = (double)blocks;
+
+	l->requests++;
+	l->blocks += n;
+	l->blocks2 += n * n;
+	l->seconds += seconds;
+	l->blocks_seconds += n * seconds;
+}
+
+/* Least squares; never below the origin, and through it where all have as many blocks. */
+bool replay_line_fit(const struct replay_line *l, double *fixed_s, double *block_s)
+{
+	double n = (double)l->requests, wide = n * l->blocks2 - l->blocks * l->blocks;
+
+	*fixed_s = 0;
+	if (l->blocks <= 0)
+		return false;
+	if (wide > 0) {
+		*block_s = (n * l->blocks_seconds - l->blocks * l->seconds) / wide;
+		*fixed_s = (l->seconds - *block_s * l->blocks) / n;
+	}
+	if (wide > 0 && *fixed_s >= 0 && *block_s > 0)
+		return true;
+	*fixed_s = 0;
+	*block_s = l->seconds / l->blocks;
+	return true;
+}
+
 void replay_result_begin(const struct trace *t, struct replay_result *out)
 {
 	uint64_t last_ms = 0;

@@ -23,7 +23,7 @@ struct traces_kv {                         /* as flags give it; what is NULL or 
 	uint64_t bytes_per_token;
 	/* found */
 	double token_bytes;                /* 0: nothing was given */
-	bool windows;                      /* layers that slide count as whole, as blocks keep them */
+	bool windows;                      /* layers that slide count as whole, as in blocks */
 };
 
 /* KV bytes of a token in a cache of blocks. Return: the same. */

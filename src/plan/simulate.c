@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Events in the order of their time; of one time, in the order in which they were set. What is here:
+ * Events in the order of their time; of one time, in the order in which they were set. What is
+ * here:
  *
  *   arm      a station that loads share, and what it is told (bytes or tokens)
- *   engine   an instance: prompts in the order in which they came. One that becomes ready takes the
- *            place of a later one, which goes on afterwards: only so does an early prompt that waited
- *            for its load not wait for the prompts behind it as well
+ *   engine   an instance: prompts in the order in which they came. One that becomes ready takes
+ *            the place of a later one, which goes on afterwards: only so does an early prompt that
+ *            waited for its load not wait for the prompts behind it as well
  *   live     a request between its arrival and its end
  *   line     loads that wait to begin, first come first
  *
- * Why nobody is late (SIMULATE_SOONER): computed in order, a request would have the engine for itself
- * from D - c to D. If its load ends by D - r, with r of its c left to compute, that fits between D - c
- * and D. So a schedule in which all are in time exists, and serving by D, which is by order of
- * arrival, finds it. A load begins only when bounds of its end and of all loads under way, with it
- * among them, keep that; later ones are checked against the same, so the bounds stay true.
+ * Why nobody is late (SIMULATE_SOONER): computed in order, a request would have the engine for
+ * itself from D - c to D. If its load ends by D - r, with r of its c left to compute, that fits
+ * between D - c and D. So a schedule in which all are in time exists, and serving by D, which is by
+ * order of arrival, finds it. A load begins only when bounds of its end and of all loads under way,
+ * with it among them, keep that; later ones are checked against the same, so the bounds stay true.
  */
 #include "plan/simulate.h"
 
@@ -516,9 +517,9 @@ static uint32_t parts_list(struct sim *s, struct part *p)
 }
 
 /*
- * The end of a part, at the latest, from the moment on at which it is at the arm: with others beside
- * it, each receives at most as much as it does; with others in front of it, all of theirs comes
- * first. Bounds of a session make it wait for itself alone.
+ * The end of a part, at the latest, from the moment on at which it is at the arm: with others
+ * beside it, each receives at most as much as it does; with others in front of it, all of theirs
+ * comes first. Bounds of a session make it wait for itself alone.
  */
 static bool parts_in_time(struct sim *s, unsigned tier, uint32_t count)
 {
@@ -579,7 +580,7 @@ static bool load_has_room(const struct sim *s, const struct live *l)
 	       l->engine->staged_bytes + l->staged_bytes <= room_bytes * (1 + 1e-9);
 }
 
-/* With all to be loaded, strictly one after another; else those behind one that must wait may go. */
+/* With all to be loaded strictly in line; else those behind one that must wait may go. */
 static void line_try(struct sim *s)
 {
 	unsigned tries = s->opts->load == SIMULATE_SOONER ? LINE_TRIES : 1;
@@ -669,7 +670,8 @@ static void load_choose(struct sim *s, struct live *l, uint32_t hits)
 {
 	struct ahead ahead[TIERS];
 	double units[TIERS] = {0}, best_s = INFINITY, staged = 0;
-	double staging = s->opts->staging_bytes > 0 ? s->opts->staging_bytes * (1 + 1e-9) : INFINITY;
+	double staging = s->opts->staging_bytes > 0 ? s->opts->staging_bytes * (1 + 1e-9) :
+						      INFINITY;
 	double share = s->opts->rank_share > 0 ? s->opts->rank_share : 1;
 	bool choice = s->opts->load == SIMULATE_SOONER;
 

@@ -13,12 +13,12 @@
  * Each takes at most the arm's bound of a session. With staging told, a load begins when there is
  * room for all of it.
  *
- * Load or compute (SIMULATE_SOONER): no request's first token is later than if all of the instance's
- * prompts were computed in the order in which they came. A request has the moment D at which it would
- * then end; it loads what seems to bring its first token soonest, but only begins when neither it nor
- * a load under way can thereby end too late for its own D, and computes if that moment does not come
- * by when its turn at the engine would have been. Engines that run prompts side by side give no such
- * promise: there it is a guess.
+ * Load or compute (SIMULATE_SOONER): no request's first token is later than if all of the
+ * instance's prompts were computed in the order in which they came. A request has the moment D at
+ * which it would then end; it loads what seems to bring its first token soonest, but only begins
+ * when neither it nor a load under way can thereby end too late for its own D, and computes if that
+ * moment does not come by when its turn at the engine would have been. Engines that run prompts
+ * side by side give no such promise: there it is a guess.
  *
  * Pure arithmetic, seeded; no clock but its own. One thread.
  */
@@ -71,22 +71,22 @@ struct simulate_opts {
 	uint32_t block_tokens;             /* 1 or more */
 	double token_bytes;                /* of KV; 0 only if no arm counts bytes */
 	double staging_bytes;              /* of one rank of an instance; 0: no bound */
-	double rank_share;                 /* of a session's bytes that one rank stages; 0: all */
+	double rank_share;                 /* of a session's bytes, on one rank; 0: all */
 	const struct kvof_plan_arm *tail;  /* decoding is as after this arm's waves; NULL: none */
 };
 
 struct simulate_times {
-	double p50_s, p90_s, p99_s, mean_s, last_s;      /* as a[int(n q)] counts; last: the longest */
+	double p50_s, p90_s, p99_s, mean_s, last_s;    /* as a[int(n q)] counts; last: most */
 };
 
 /* What requests wait for. */
 struct simulate_resource {
 	const char *name;                  /* "engine", "dram", "local", "array", "staging" */
 	const char *bottleneck;            /* the arm's own name for it */
-	double utilisation;                /* work done over work possible, from first to last token */
+	double utilisation;                /* work done over work possible, until the last token */
 	double wait_s;                     /* mean of a request, beyond what it takes alone */
 	double bytes_per_s;                /* while it is busy */
-	double bytes_per_s_needed;         /* of loads while requests come; a wave: while it loads */
+	double bytes_per_s_needed;         /* of loads while requests come; wave: while it loads */
 	uint32_t jobs_most;
 	bool saturated;
 };
@@ -101,7 +101,7 @@ struct simulate_result {
 	struct simulate_times without;     /* all computed in order; not told for shared engines */
 	bool without_known;
 	double first_token_last_s, wall_s; /* since the first request */
-	double load_s, compute_s;          /* sums: of requests between begin and end of their load */
+	double load_s, compute_s;          /* sums of requests: from begin to end of their load */
 	double output_tokens_per_s, requests_per_s;
 	uint64_t late;                     /* requests later than computed in order */
 	uint64_t skipped_blocks;           /* there, and sooner computed */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A server of the simulator that jobs share: the arm of a tier, the decoding of an instance. All jobs
- * in service go on at the same pace, a job's bound or an equal part of the whole, whichever is less;
- * with a limit the others wait in line. Since all go on alike, a clock of what each job received
- * tells who is next: a job ends when the clock has gone on by its units. No I/O, one thread; times
- * are the simulator's.
+ * A server of the simulator that jobs share: the arm of a tier, the decoding of an instance. All
+ * jobs in service go on at the same pace, a job's bound or an equal part of the whole, whichever is
+ * less; with a limit the others wait in line. Since all go on alike, a clock of what each job
+ * received tells who is next: a job ends when the clock has gone on by its units. No I/O, one
+ * thread; times are the simulator's.
  *
  *   AWAY -> WAITING -> REQUEST -> SERVED -> AWAY     REQUEST only where a request itself costs
  */

@@ -30,7 +30,8 @@ struct tiers {
 	uint8_t *saved;
 };
 
-/* tier[] is filled in to capacity_blocks. tiers_close() may follow in any case. Return: 0; -ENOMEM. */
+/* tier[] is filled in to capacity_blocks. tiers_close() may follow in any case.
+ * Return: 0; -ENOMEM. */
 int tiers_open(struct tiers *t, uint32_t unique_blocks);
 void tiers_close(struct tiers *t);
 

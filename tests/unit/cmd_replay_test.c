@@ -11,6 +11,7 @@
 
 #include "base/must.h"
 #include "cmd/replay.h"
+#include "plan/simulate.h"
 #include "plan/workload.h"
 
 static bool trace_open(const char *path, struct trace *t)
@@ -299,4 +300,70 @@ TEST(an_empty_trace_and_a_request_without_blocks_are_no_trouble)
 	replay_result_free(&r);
 	expect_int(counted(&t, NULL, 5, false).blocks, 0);
 	trace_free(&t);
+}
+
+/* --- the planner's simulator, one request after another ------------------------------------ */
+
+static void simulated_alike(const struct trace *t, const struct replay_opts *o)
+{
+	const struct kvof_plan_arm arm = {.kind = KVOF_PLAN_ARRAY, .bytes_per_s = 1e12};
+	struct simulate_opts s = {.seed = 1, .arrivals = SIMULATE_TRACE, .load = SIMULATE_ALWAYS,
+		.block_tokens = 512, .token_bytes = (double)o->block_bytes / 512};
+	struct kvof_plan_bad bad;
+	struct simulate_result got;
+	struct replay_result want;
+
+	expect_int(replay_run(t, o, &want), 0);
+	for (unsigned i = 0; i < TIERS; i++)
+		s.tier[i] = (struct simulate_tier){.present = o->tier_bytes[i] > 0,
+			.second_touch = o->second_touch[i], .arm = arm,
+			.capacity_blocks = o->tier_bytes[i] / o->block_bytes};
+	expect_int(simulate(t, &s, &got, &bad), 0);
+	expect_int(got.hit_blocks, want.hit_blocks);
+	expect_int(got.hit_tokens, want.hit_tokens);
+	for (unsigned i = 0; i < TIERS; i++) {
+		const struct simulate_tier_result *tier = &got.tier[i];
+
+		if (!want.tier[i].present)
+			continue;
+		expect_int(tier->hit_blocks, want.tier[i].hit_blocks);
+		expect_int(tier->hit_tokens, want.tier[i].hit_tokens);
+		expect_int(tier->evicted, want.tier[i].evicted_blocks);
+		expect_int(tier->promoted, want.tier[i].promoted_blocks);
+		expect_int(tier->refused, want.tier[i].refused_blocks);
+		expect_int(tier->touched, want.tier[i].touches);
+		expect_int(tier->read_bytes, want.tier[i].read_bytes);
+		expect_int(tier->written_bytes, want.tier[i].written_bytes);
+	}
+	simulate_free(&got);
+	replay_result_free(&want);
+}
+
+TEST(the_simulator_counts_what_a_replay_of_the_same_tiers_counts)
+{
+	static const uint64_t sizes[][REPLAY_TIERS] = {
+		{300, 0, 0}, {0, 2000, 0}, {50, 400, 0}, {200, 1500, 9000}, {100, 0, 5000},
+		{1, 7, 3000}, {1000, 5000, 30000},
+	};
+	const struct workload_opts w = {.seed = 11, .requests = 900, .block_tokens = 512};
+
+	for (const char *const *name = workload_names(); *name != NULL; name++) {
+		struct trace t = {0};
+
+		expect_int(workload_make(*name, &w, &t), 0);
+		for (uint32_t i = 0; i < t.requests; i++)
+			t.request[i].time_ms += i;         /* no two at once */
+		for (size_t i = 0; i < ARRAY_COUNT(sizes) * 2; i++) {
+			struct replay_opts o = {.policy = "lru", .block_tokens = 512, .seed = 1,
+				.speed_percent = 100, .block_bytes = 1 << 20,
+				.second_touch[REPLAY_FLASH] = i >= ARRAY_COUNT(sizes)};
+
+			for (unsigned n = 0; n < REPLAY_TIERS; n++)
+				o.device[n].bytes_per_s = UINT64_C(1000000000);
+			for (unsigned n = 0; n < REPLAY_TIERS; n++)
+				o.tier_bytes[n] = sizes[i % ARRAY_COUNT(sizes)][n] << 20;
+			simulated_alike(&t, &o);
+		}
+		trace_free(&t);
+	}
 }
