@@ -19,6 +19,7 @@
 #define HALVINGS 60u
 #define DAY_S 86400.0
 #define FITS 0.99                          /* of what any room hits */
+#define FAR 256.0                          /* times what is now: of no use to anybody */
 
 #define REC KVOF_PLAN_RECOMPUTE
 static const enum kvof_plan_arm_kind by_price[] = {
@@ -565,7 +566,9 @@ static int flip_find(const struct advice_facts *f, enum advice_what now, enum ad
 	*flip = (struct advice_flip){.fact = fact, .now = value, .above = up};
 	for (;;) {
 		value = next_value(fact, same, up);
-		if (value > ranges[fact].most || value < ranges[fact].least)
+		if (value > ranges[fact].most || value < ranges[fact].least ||
+		    (value > 0 && flip->now > 0 &&
+		     (value > flip->now * FAR || value < flip->now / FAR)))
 			return 0;
 		rc = ask_at(f, fact, value, &a, bad);
 		if (rc != 0)

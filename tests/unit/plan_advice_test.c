@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Advice by hand. A session has 30,000 tokens of 250,000 bytes: 7.5 GB. Recompute takes 6 s of each,
- * local NVMe 0.5 s and 1.25 s of each, the array 0.7 s and 0.75 s of each; 10 s are asked for.
+ * Advice by hand. A session has 30,000 tokens of 250,000 bytes: 7.5 GB. Recompute takes 6 s of
+ * each, local NVMe 0.5 s and 1.25 s of each, the array 0.7 s and 0.75 s of each; 10 s are asked
+ * for.
  */
 #include "kt.h"
 
@@ -247,7 +248,7 @@ TEST(a_network_that_loses_packets_takes_the_array_out)
 	ask(&f, ADVICE_NOTHING, ADVICE_LOSSY);
 }
 
-/* 1,000 requests a day, 0.8667 of their tokens not in GPU memory: 5,200 s, 11.556 GPU-hours of 2. */
+/* 1,000 requests a day, 0.8667 of their tokens not in GPU memory: 5,200 s, 11.556 GPU-h at 2. */
 TEST(what_is_not_needed_is_bought_only_if_it_pays_for_itself)
 {
 	struct advice_facts f = facts(1);
