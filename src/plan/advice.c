@@ -41,6 +41,7 @@ const char *advice_why_name(enum advice_why why)
 		[ADVICE_SHORT] = "too-short", [ADVICE_COLD] = "nothing-comes-again",
 		[ADVICE_SLOWER] = "recompute-is-quicker", [ADVICE_MEETS] = "recompute-is-enough",
 		[ADVICE_HBM] = "fits-in-gpu-memory", [ADVICE_LOSSY] = "lossy-network",
+		[ADVICE_NO_ARM] = "nothing-to-load-from",
 		[ADVICE_ENOUGH] = "enough", [ADVICE_RATE] = "cheaper-is-too-slow",
 		[ADVICE_ROOM] = "cheaper-is-too-small", [ADVICE_SHARED] = "shared",
 		[ADVICE_ONLY] = "the-only-one", [ADVICE_PAYS] = "pays-for-itself",
@@ -276,26 +277,30 @@ static double gain_of(const struct advice *a, enum kvof_plan_arm_kind kind)
 /* Reasons to buy nothing. False: there is none. */
 static bool nothing(const struct advice_facts *f, struct advice *a)
 {
-	bool pays = false;
+	bool pays = false, loads = false;
 
-	for (unsigned i = 0; i < ARRAY_COUNT(by_price); i++)
+	for (unsigned i = 0; i < ARRAY_COUNT(by_price); i++) {
+		loads = loads || a->hit[by_price[i]] > 0;
 		pays = pays || (a->payback_days[by_price[i]] <= f->money.payback_days &&
 				a->hit[by_price[i]] > 0 &&
 				gain_of(a, by_price[i]) >= f->least_gain);
+	}
 	a->what = ADVICE_NOTHING;
 	a->meets = meets(f, a, REC);
 	if (f->tokens < f->block_tokens)
 		a->why = ADVICE_SHORT;
 	else if (ceiling_of(f) < f->least_gain)
 		a->why = ADVICE_COLD;
-	else if (a->hbm_hit >= FITS * ceiling_of(f))
-		a->why = ADVICE_HBM;
 #ifndef KVOF_PLANT_ADVICE_RECOMPUTE_IGNORED
-	else if (a->gain < f->least_gain)
+	else if (loads && a->gain < f->least_gain)
 		a->why = ADVICE_SLOWER;
 	else if (meets(f, a, REC) && !pays)
 		a->why = ADVICE_MEETS;
 #endif
+	else if (a->hbm_hit >= FITS * ceiling_of(f))
+		a->why = ADVICE_HBM;
+	else if (!loads)
+		a->why = ADVICE_NO_ARM;
 	else
 		return false;
 	if (a->why == ADVICE_HBM)

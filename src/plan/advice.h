@@ -71,6 +71,7 @@ enum advice_what {
 
 enum advice_why {
 	ADVICE_SHORT, ADVICE_COLD, ADVICE_SLOWER, ADVICE_MEETS, ADVICE_HBM, ADVICE_LOSSY,
+	ADVICE_NO_ARM,                     /* that hits anything */
 	ADVICE_ENOUGH,                     /* the cheapest arm that meets the service level */
 	ADVICE_RATE, ADVICE_ROOM, ADVICE_SHARED, ADVICE_ONLY,    /* why no cheaper one does */
 	ADVICE_PAYS,                       /* not needed for the service level, but pays */

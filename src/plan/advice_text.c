@@ -53,6 +53,11 @@ static void nothing_text(const struct advice_facts *f, const struct advice *a, c
 			 "load %.2f s; that is %.0f %% less, and %.0f %% are asked for.", now_s,
 			 best_s, 100 * a->gain, 100 * f->least_gain);
 		break;
+	case ADVICE_NO_ARM:
+		snprintf(out, ADVICE_TEXT_BYTES, "Nothing to load from: no arm that was asked "
+			 "about hits anything; recompute takes %.2f s, %.2f s are asked for.",
+			 now_s, f->sla_s);
+		break;
 	case ADVICE_LOSSY:
 		snprintf(out, ADVICE_TEXT_BYTES, "Do not buy an array for this network: with "
 			 "%.3g %% of packets lost it takes %.2f s, recompute %.2f s. Make the "

@@ -248,6 +248,20 @@ TEST(a_network_that_loses_packets_takes_the_array_out)
 	ask(&f, ADVICE_NOTHING, ADVICE_LOSSY);
 }
 
+TEST(without_an_arm_that_hits_anything_it_is_said)
+{
+	struct advice_facts f = facts(8);
+
+	f.has[KVOF_PLAN_ARRAY] = false;
+	f.outlive = ADVICE_OUTLIVE_MOVE;             /* local drives don't move */
+	expect(!ask(&f, ADVICE_NOTHING, ADVICE_NO_ARM).meets);
+	f.has[KVOF_PLAN_LOCAL] = false;
+	f.outlive = ADVICE_OUTLIVE_NOTHING;
+	ask(&f, ADVICE_NOTHING, ADVICE_NO_ARM);
+	f.working_set_bytes = 0.09e12;
+	ask(&f, ADVICE_NOTHING, ADVICE_HBM);
+}
+
 /* 1,000 requests a day, 0.8667 of their tokens not in GPU memory: 5,200 s, 11.556 GPU-h at 2. */
 TEST(what_is_not_needed_is_bought_only_if_it_pays_for_itself)
 {
