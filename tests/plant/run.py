@@ -253,6 +253,9 @@ PLANTS = {
     'uplift_linear': (
         'tests/unit/plan_money_test',
         'half_the_time_forty_percent_faster_is_a_sixth_more_and_not_a_fifth'),
+    'any_profile_fits': (
+        'tests/unit/plan_report_test',
+        'arms_of_another_precision_are_not_advised_by_and_the_difference_is_named'),
     'advice_recompute_ignored': (
         'tests/unit/plan_advice_test', 'recompute_that_is_as_quick_means_do_not_buy'),
     'wear_unamplified': (
