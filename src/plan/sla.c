@@ -33,10 +33,13 @@ static int limit_check(double limit_s, enum kvof_plan_rank rank, struct kvof_pla
 
 double kvof_plan_length_bytes(const struct kvof_plan_length *length, double tokens)
 {
-	uint64_t whole = (uint64_t)tokens, at, next, rank;
+	uint64_t whole, at, next, rank;
 
 	if (length->model == NULL)
 		return length->token_bytes * tokens;
+	if (!(tokens >= 0 && tokens < 1e15))
+		return PLAN_FIGURE_MAX;
+	whole = (uint64_t)tokens;
 	if (kvof_plan_bytes_at(length->model, length->geometry, whole, &at, &rank) != 0 ||
 	    kvof_plan_bytes_at(length->model, length->geometry, whole + 1, &next, &rank) != 0)
 		return PLAN_FIGURE_MAX;

@@ -182,6 +182,25 @@ static const char slides[] = "{\"model_type\": \"gpt_oss\", \"num_hidden_layers\
 	"\"num_attention_heads\": 64, \"num_key_value_heads\": 8, \"head_dim\": 64, "
 	"\"sliding_window\": 128}";
 
+TEST(bytes_of_a_length_follow_windows_and_lie_straight_between_tokens)
+{
+	/* 12 layers see all and 12 the last 128 tokens, 2,048 bytes a layer and token. */
+	struct kvof_plan_geometry geometry;
+	struct kvof_plan_model model;
+	const struct kvof_plan_length length = {&model, &geometry, 1}, flat = {NULL, NULL, 5};
+
+	expect_int(kvof_plan_model_read(slides, sizeof(slides) - 1, &model, &bad), 0);
+	expect_int(kvof_plan_geometry(&model, &(struct kvof_plan_split){1, 0}, &geometry, &bad), 0);
+	near(kvof_plan_length_bytes(&length, 128), 24 * 2048.0 * 128, 1e-12);
+	near(kvof_plan_length_bytes(&length, 1000), 12 * 2048.0 * 1128, 1e-12);
+	near(kvof_plan_length_bytes(&length, 127.5), 24 * 2048.0 * 127.5, 1e-12);
+	near(kvof_plan_length_bytes(&length, 128.5), 24 * 2048.0 * 128 + 12 * 1024.0, 1e-12);
+	near(kvof_plan_length_bytes(&flat, 100), 500, 1e-12);
+	/* What no session has is more than any can load. */
+	expect(kvof_plan_length_bytes(&length, NAN) > 1e20);
+	expect(kvof_plan_length_bytes(&length, -1) > 1e20);
+}
+
 TEST(the_longest_context_holds_and_one_token_more_does_not)
 {
 	struct kvof_plan_geometry geometry;
