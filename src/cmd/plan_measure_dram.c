@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How fast this machine copies in memory: one thread, then one on each core. Every repeat copies a
- * set of its own size once, source and destination together four times the largest cache where
- * there is memory for it, so that no cache answers for the memory. A rate counts each byte once.
+ * How fast this machine copies in memory: one thread, then one on each core. Repeats are short, so
+ * that a thread that loses its core spoils one of them, and walk through a set of which source and
+ * destination are together four times the largest cache where there is memory for it, so that no
+ * cache answers for the memory. A rate counts each byte once.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -19,6 +20,7 @@
 
 #define COPY_THREADS_MAX 64u
 #define COPY_PIECE (1 * MiB)
+#define COPY_STEP (16 * MiB)                /* of a thread, in one repeat */
 #define COPY_BYTES_LEAST (64 * MiB)
 #define COPY_BYTES_MOST (512 * MiB)
 
@@ -87,8 +89,8 @@ static int copy_report(struct measure *m, const struct measured_series *s, unsig
 	d->read_bytes_per_s = d->write_bytes_per_s = measured_median(s);
 	d->depth = threads;
 	d->value_bytes = COPY_PIECE;
-	plan_device_note(d, "each byte counts once though it is read and written; %llu MiB copied "
-			 "a repeat, %u repeats", (unsigned long long)(bytes / MiB), s->count);
+	plan_device_note(d, "each byte counts once though it is read and written; a set of 2 x "
+			 "%llu MiB, %u repeats", (unsigned long long)(bytes / MiB), s->count);
 	if (bytes < measure_cache_bytes())
 		plan_device_note(d, "memory was too small to leave a cache of %llu MiB out",
 				 (unsigned long long)(measure_cache_bytes() / MiB));
@@ -103,6 +105,7 @@ int measure_dram(struct measure *m)
 								  COPY_THREADS_MAX) : 1};
 	struct measured_series series[2] = {{.count = 0}};
 	uint64_t bytes = bytes_min(2 * measure_cache_bytes(), COPY_BYTES_MOST);
+	uint64_t place = 0;
 	uint8_t *at;
 	int rc = 0;
 
@@ -118,8 +121,13 @@ int measure_dram(struct measure *m)
 		if (r >= MEASURE_REPEATS_LEAST && measure_over(m))
 			break;
 		for (unsigned i = 0; i < 1u + (threads[1] > 1); i++) {
-			double rate = copy_once(at + bytes, at, bytes, threads[i]);
+			uint64_t step = bytes_min(COPY_STEP * threads[i], bytes);
+			double rate;
 
+			if (place + step > bytes)
+				place = 0;
+			rate = copy_once(at + bytes + place, at + place, step, threads[i]);
+			place += step;
 			measure_progress(m, "%u threads, %.1f GB/s", threads[i], rate / 1e9);
 			if (rate > 0)
 				measured_add(&series[i], rate);

@@ -60,6 +60,8 @@ struct engine {
 	uint64_t context_tokens;
 	uint32_t output_tokens;
 	bool usage, cached;
+	bool quiet;                      /* what goes wrong is not told: it is tried only */
+	bool no_pair;                    /* it did not answer two prompts at once */
 	/* what came */
 	double words[ENGINE_LENGTHS];
 	struct measured_series tokens[ENGINE_LENGTHS], alone[ENGINE_LENGTHS];
@@ -68,6 +70,8 @@ struct engine {
 
 static int engine_failed(const struct engine *e, const char *what)
 {
+	if (e->quiet)
+		return CMD_FAILED;
 	return measure_failed("engine %s: %s", e->m->engine, what);
 }
 
@@ -404,10 +408,16 @@ static int round_alone(struct engine *e, unsigned length)
 	return rc;
 }
 
-static int round_pair(struct engine *e)
+/* An engine that drops one request for another is measured all the same. */
+static void round_pair(struct engine *e)
 {
-	int rc = complete(e, 2, e->words[1], e->output_tokens, true);
+	bool quiet = e->quiet;
+	int rc;
 
+	e->quiet = true;
+	rc = complete(e, 2, e->words[1], e->output_tokens, true);
+	e->quiet = quiet;
+	e->no_pair = rc != 0 && e->first.count == 0;
 	if (rc == 0) {
 		const struct request *a = &e->request[0], *b = &e->request[1];
 		uint64_t end_ns = a->answer.last_ns > b->answer.last_ns ? a->answer.last_ns :
@@ -419,33 +429,50 @@ static int round_pair(struct engine *e)
 		measured_add(&e->tail2, (double)(end_ns - a->begun_ns) / 1e9 - last);
 	}
 	complete_free(e);
-	return rc;
 }
 
+/* After the first round the time may end one: what came until then is what there is. */
 static int rounds(struct engine *e)
 {
 	int rc = 0;
 
 	for (unsigned r = 0; rc == 0 && r < MEASURED_REPEATS_MAX && !measure_stopped(); r++) {
-		if (r >= MEASURE_REPEATS_LEAST && measure_over(e->m))
+		if (r > 0 && measure_over(e->m))
 			break;
+		e->quiet = r > 0;
 		for (unsigned i = 0; rc == 0 && i < ENGINE_LENGTHS; i++) {
 			measure_progress(e->m, "round %u: a prompt of %.0f words", r + 1,
 					 e->words[i]);
 			rc = round_alone(e, i);
 		}
-		if (rc == 0)
-			rc = round_pair(e);
+		if (rc == 0 && !e->no_pair)
+			round_pair(e);
+		if (e->quiet && rc != 0 && measure_over(e->m))
+			rc = 0;
+		e->quiet = false;
+		if (rc != 0 && r > 0)
+			rc = engine_failed(e, "it answered at first, and then no more");
 	}
 	return rc;
 }
 
 /* --- the arm -------------------- */
 
-static void order_note(struct kvof_plan_fit *fit, double faster)
+static void order_find(struct engine *e, struct kvof_plan_fit *fit)
 {
 	struct kvof_plan_arm *arm = &fit->arm;
+	double faster = measured_pair(arm, measured_median(&e->alone[1]),
+				      measured_median(&e->first), measured_median(&e->last),
+				      &arm->median_share, &arm->median_rank);
 
+	if (e->no_pair) {
+		arm->median_share = 0.5;
+		arm->median_rank = 1;
+		fit->concurrency_max = 1;
+		plan_fit_note(fit, "two prompts at once were not both answered: one after another "
+			      "is assumed");
+		return;
+	}
 	if (arm->median_share < 0.6)
 		plan_fit_note(fit, "two prompts at once: one after another");
 	else if (arm->median_share > 0.9)
@@ -473,6 +500,9 @@ static void arm_notes(struct engine *e, struct kvof_plan_fit *fit)
 		      e->m->engine, e->model, measured_median(&e->tokens[0]),
 		      measured_median(&e->tokens[1]), measured_median(&e->tokens[2]),
 		      e->alone[0].count);
+	if (e->alone[ENGINE_LENGTHS - 1].count < MEASURE_REPEATS_LEAST)
+		plan_fit_note(fit, "UNSURE: the time was over after %u repeats; give it more "
+			      "--seconds", e->alone[ENGINE_LENGTHS - 1].count);
 	if (measured_spread(worst) > MEASURE_NOISY)
 		plan_fit_note(fit, "noisy: repeats lie %.0f %% apart",
 			      100 * measured_spread(worst));
@@ -512,7 +542,7 @@ static int arm_make(struct engine *e)
 	struct measured_prompt prompt[ENGINE_LENGTHS];
 	struct kvof_plan_fit *fit = measure_arm(e->m, KVOF_PLAN_RECOMPUTE);
 	struct kvof_plan_arm *arm = &fit->arm;
-	double tail1 = measured_median(&e->tail1), tail2 = measured_median(&e->tail2), faster;
+	double tail1 = measured_median(&e->tail1), tail2 = measured_median(&e->tail2);
 
 	for (unsigned i = 0; i < ENGINE_LENGTHS; i++)
 		prompt[i] = (struct measured_prompt){measured_median(&e->tokens[i]),
@@ -526,12 +556,10 @@ static int arm_make(struct engine *e)
 	fit->concurrency_min = 1;
 	fit->concurrency_max = ENGINE_PAIR;
 	arm_errors(prompt, fit);
-	faster = measured_pair(arm, prompt[1].first_s, measured_median(&e->first),
-			       measured_median(&e->last), &arm->median_share, &arm->median_rank);
 	arm->tail_session_s = tail2 > tail1 ? tail2 - tail1 : 0;
-	arm->tail_fixed_s = tail2 > tail1 ? tail1 - arm->tail_session_s : tail2;
+	arm->tail_fixed_s = tail2 > tail1 || e->no_pair ? tail1 - arm->tail_session_s : tail2;
 	arm->output_tokens = e->output_tokens;
-	order_note(fit, faster);
+	order_find(e, fit);
 	arm_notes(e, fit);
 	snprintf(e->m->profile->engine, sizeof(e->m->profile->engine), "%.40s at %.34s", e->model,
 		 e->m->engine);

@@ -11,6 +11,7 @@
 #define KNEE_SHARE 0.95
 #define CEILING_SHARE 0.95       /* one session below this share of all: it has a ceiling */
 #define TRIM_FROM 5u
+#define BEND_SHARE 0.05          /* of the longest prompt; less of it is noise */
 
 /* --- repeats -------------------- */
 
@@ -52,7 +53,7 @@ double measured_median(const struct measured_series *s)
 double measured_spread(const struct measured_series *s)
 {
 	double v[MEASURED_REPEATS_MAX], median = measured_median(s);
-	unsigned n = series_sorted(s, v), cut = n >= TRIM_FROM;
+	unsigned n = series_sorted(s, v), cut = n >= TRIM_FROM ? n / 4 : 0;
 
 	return n < 2 || median <= 0 ? 0 : (v[n - 1 - cut] - v[cut]) / median;
 }
@@ -138,6 +139,79 @@ static bool sessions_line(const struct measured_wave *wave, unsigned count, uint
 	return true;
 }
 
+/* --- sums of terms, none of them negative -------------------- */
+
+#define TERMS 3u
+
+struct terms {
+	unsigned count;
+	double x[MEASURED_WAVES_MAX][TERMS], y[MEASURED_WAVES_MAX];
+	double weight[MEASURED_WAVES_MAX];               /* 0: of relative errors */
+};
+
+/* Gauss over the rows and columns of `bits`; the others are 0. False: they are not independent. */
+static bool terms_solve(double m[TERMS][TERMS + 1], unsigned bits, double out[TERMS])
+{
+	double scale = 0;
+
+	for (unsigned i = 0; i < TERMS; i++)
+		scale = bits >> i & 1 && m[i][i] > scale ? m[i][i] : scale;
+	for (unsigned c = 0; c < TERMS; c++) {
+		if ((bits >> c & 1) == 0)
+			continue;
+		/* a matrix of squares is positive: its diagonal needs no search for a pivot */
+		if (m[c][c] < 1e-9 * scale)
+			return false;
+		for (unsigned r = 0; r < TERMS; r++) {
+			double f = r == c || (bits >> r & 1) == 0 ? 0 : m[r][c] / m[c][c];
+
+			for (unsigned k = 0; f != 0 && k <= TERMS; k++)
+				m[r][k] -= f * m[c][k];
+		}
+	}
+	for (unsigned i = 0; i < TERMS; i++)
+		out[i] = bits >> i & 1 ? m[i][TERMS] / m[i][i] : 0;
+	return true;
+}
+
+/* Of the choices of terms within `may`, all with `needed`, that which fits best with none below 0,
+ * and with the needed one above. False: there is none. */
+static bool terms_fit(const struct terms *t, unsigned may, unsigned needed, double out[TERMS])
+{
+	double best = -1;
+
+	for (unsigned bits = 1; bits < 1u << TERMS; bits++) {
+		double m[TERMS][TERMS + 1] = {{0}}, part[TERMS], error = 0;
+		bool good = (bits & ~may) == 0 && (bits & needed) != 0;
+
+		for (unsigned i = 0; good && i < t->count; i++) {
+			double w = t->weight[i] > 0 ? t->weight[i] : 1 / (t->y[i] * t->y[i]);
+
+			for (unsigned r = 0; r < TERMS; r++) {
+				for (unsigned c = 0; c < TERMS; c++)
+					m[r][c] += w * t->x[i][r] * t->x[i][c];
+				m[r][TERMS] += w * t->x[i][r] * t->y[i];
+			}
+		}
+		good = good && terms_solve(m, bits, part);
+		for (unsigned i = 0; good && i < TERMS; i++)
+			good = part[i] >= 0 && ((needed >> i & 1) == 0 || part[i] > 0);
+		for (unsigned i = 0; good && i < t->count; i++) {
+			double w = t->weight[i] > 0 ? t->weight[i] : 1 / (t->y[i] * t->y[i]);
+			double off = t->y[i];
+
+			for (unsigned k = 0; k < TERMS; k++)
+				off -= part[k] * t->x[i][k];
+			error += w * off * off;
+		}
+		if (!good || (best >= 0 && error >= best))
+			continue;
+		best = error;
+		memcpy(out, part, sizeof(part));
+	}
+	return best >= 0;
+}
+
 /* --- waves -------------------- */
 
 /* For how many loads the median waited, as a line over the sessions of the wave. */
@@ -180,6 +254,37 @@ static void order_find(const struct measured_wave *wave, unsigned count, struct 
 	arm->median_share = waits / sum;
 }
 
+/* fixed, session and the rate of all, once more through every wave: what one session draws is taken
+ * off where that is its bound. */
+static void waves_refine(const struct measured_wave *wave, unsigned count,
+			 struct kvof_plan_arm *arm)
+{
+	struct terms t = {.count = 0};
+	double part[TERMS], bytes = wave[0].bytes;
+
+	for (unsigned i = 0; i < count; i++) {
+		double n = wave[i].sessions, y = wave[i].last_s, x = n * wave[i].bytes / bytes;
+		double own = arm->session_bytes_per_s;
+
+		if (own > 0 && n / arm->bytes_per_s < 1 / own) {
+			y -= wave[i].bytes / own;
+			x = 0;
+		}
+		if (y <= 0)
+			continue;
+		t.x[t.count][0] = 1;
+		t.x[t.count][1] = n;
+		t.x[t.count][2] = x;
+		t.y[t.count] = y;
+		t.weight[t.count++] = 1 / (wave[i].last_s * wave[i].last_s);
+	}
+	if (!terms_fit(&t, 7, 4, part))
+		return;
+	arm->fixed_s = part[0];
+	arm->session_s = part[1];
+	arm->bytes_per_s = bytes / part[2];
+}
+
 int measured_arm_of_waves(const struct measured_wave *wave, unsigned count,
 			  struct kvof_plan_arm *arm)
 {
@@ -204,107 +309,50 @@ int measured_arm_of_waves(const struct measured_wave *wave, unsigned count,
 	arm->session_bytes_per_s = 0;
 #endif
 	arm->tokens_per_s = 0;
+	waves_refine(wave, count, arm);
 	order_find(wave, count, arm);
 	return 0;
 }
 
 /* --- prompts -------------------- */
 
-/* Solves three normal equations; false: they are not independent. */
-static bool solve3(double m[3][4])
-{
-	for (unsigned c = 0; c < 3; c++) {
-		unsigned best = c;
-
-		for (unsigned r = c + 1; r < 3; r++)
-			if (m[r][c] * m[r][c] > m[best][c] * m[best][c])
-				best = r;
-		if (m[best][c] * m[best][c] < 1e-24)
-			return false;
-		for (unsigned k = 0; k < 4; k++) {
-			double keep = m[c][k];
-
-			m[c][k] = m[best][k];
-			m[best][k] = keep;
-		}
-		for (unsigned r = 0; r < 3; r++) {
-			double f = r == c ? 0 : m[r][c] / m[c][c];
-
-			for (unsigned k = c; k < 4; k++)
-				m[r][k] -= f * m[c][k];
-		}
-	}
-	return true;
-}
-
-/* fixed + rate T + token2 T^2, T in units of the longest. False: no such curve without a negative
- * part. */
-static bool curve_of(const struct measured_prompt *p, unsigned count, double longest,
-		     double out[3])
-{
-	double m[3][4] = {{0}};
-
-	memset(out, 0, 3 * sizeof(out[0]));
-	for (unsigned i = 0; i < count; i++) {
-		double t = p[i].tokens / longest, w = 1 / (p[i].first_s * p[i].first_s);
-		const double x[3] = {1, t, t * t};
-
-		for (unsigned r = 0; r < 3; r++) {
-			for (unsigned c = 0; c < 3; c++)
-				m[r][c] += w * x[r] * x[c];
-			m[r][3] += w * x[r] * p[i].first_s;
-		}
-	}
-	if (!solve3(m))
-		return false;
-	for (unsigned r = 0; r < 3; r++)
-		out[r] = m[r][3] / m[r][r];
-	return out[0] >= 0 && out[1] > 0 && out[2] >= 0;
-}
-
-/* The same without fixed cost: seconds a token are a line over tokens. */
-static bool bend_of(const double *tokens, const double *first_s, unsigned count, struct line *out)
-{
-	double each[MEASURED_WAVES_MAX];
-
-	for (unsigned i = 0; i < count; i++)
-		each[i] = first_s[i] / tokens[i];
-	return line_of(tokens, each, count, out) && out->at_zero > 0;
-}
-
+/* fixed + T / rate + T^2 token2, T in units of the longest: fewer lengths than three know no bend,
+ * and one that is lost in the noise is not drawn on to prompts that are ten times as long. */
 int measured_prefill(const struct measured_prompt *prompt, unsigned count,
 		     struct kvof_plan_arm *arm)
 {
-	double x[MEASURED_WAVES_MAX], y[MEASURED_WAVES_MAX], longest = 0, curve[3] = {0};
-	struct line line;
+	struct terms t = {.count = count};
+	double part[TERMS], longest;
+	unsigned low = 0, high = 0;
+	bool fits;
 
 	must(count <= MEASURED_WAVES_MAX);
 	for (unsigned i = 0; i < count; i++) {
 		if (prompt[i].tokens <= 0 || prompt[i].first_s <= 0)
 			return -EINVAL;
-		x[i] = prompt[i].tokens;
-		y[i] = prompt[i].first_s;
-		if (x[i] > longest)
-			longest = x[i];
+		low = prompt[i].tokens < prompt[low].tokens ? i : low;
+		high = prompt[i].tokens > prompt[high].tokens ? i : high;
 	}
-	arm->token2_s = 0;
-	arm->fixed_s = 0;
-	arm->bytes_per_s = 0;
-	if (count >= 3 && curve_of(prompt, count, longest, curve)) {
-		arm->fixed_s = curve[0];
-		arm->tokens_per_s = longest / curve[1];
-		arm->token2_s = curve[2] / (longest * longest);
-		return 0;
-	}
-	if (count >= 3 && curve[0] < 0 && bend_of(x, y, count, &line)) {
-		arm->tokens_per_s = 1 / line.at_zero;
-		arm->token2_s = line.slope;
-		return 0;
-	}
-	if (!line_of(x, y, count, &line))
+	longest = prompt[high].tokens;
+	if (longest < 1.01 * prompt[low].tokens || prompt[high].first_s <= prompt[low].first_s)
 		return -EINVAL;
-	arm->fixed_s = line.at_zero;
-	arm->tokens_per_s = 1 / line.slope;
+	for (unsigned i = 0; i < count; i++) {
+		double x = prompt[i].tokens / longest;
+
+		t.x[i][0] = 1;
+		t.x[i][1] = x;
+		t.x[i][2] = x * x;
+		t.y[i] = prompt[i].first_s;
+	}
+	fits = count >= 3 && terms_fit(&t, 7, 2, part);
+	if (!fits || part[2] < BEND_SHARE * (part[0] + part[1] + part[2]))
+		fits = terms_fit(&t, 3, 2, part);
+	if (!fits)
+		return -EINVAL;
+	arm->bytes_per_s = 0;
+	arm->fixed_s = part[0];
+	arm->tokens_per_s = longest / part[1];
+	arm->token2_s = part[2] / (longest * longest);
 	return 0;
 }
 

@@ -26,8 +26,8 @@ struct measured_series {
 bool measured_add(struct measured_series *s, double value);
 /* Of an even count the mean of the middle two; 0 of none. */
 double measured_median(const struct measured_series *s);
-/* How far the repeats lie apart: the widest distance, without the lowest and the highest of five or
- * more, as a share of the median. 0 of fewer than two. */
+/* How far the repeats lie apart: the widest distance, of five or more that of the middle half, as a
+ * share of the median. 0 of fewer than two. */
 double measured_spread(const struct measured_series *s);
 
 /* One rung of a ladder of depths. */

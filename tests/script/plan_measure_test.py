@@ -99,7 +99,13 @@ class Engine:
             return
         tokens = round(len(body['prompt'].split()) / WORDS_A_TOKEN)
         took = self.fixed + tokens / self.rate
-        if self.serial:
+        if self.how == 'drops' and not self.lock.acquire(blocking=False):
+            self.whole(h, 503, {'error': {'message': 'one at a time'}})
+            return
+        if self.how == 'drops':
+            self.over.wait(took)
+            self.lock.release()
+        elif self.serial:
             with self.lock:
                 self.over.wait(took)
         else:
@@ -297,6 +303,23 @@ def run(b):
 def run(b):
     with Engine(rate=100000.0, how='cached') as e:
         assert noted(arm(b.engine(e, '--output-tokens', 4, seconds=3), 'recompute'), 'UNSURE')
+
+
+@case('an engine that drops one of two prompts is measured all the same')
+def run(b):
+    with Engine(fixed=0.05, rate=20000.0, how='drops') as e:
+        a = arm(b.engine(e, '--output-tokens', 4, seconds=3), 'recompute')
+    assert noted(a, 'not both answered') and a['concurrency_max'] == 1
+    assert a['median_share'] == 0.5 and a['median_rank'] == 1
+
+
+@case('an engine that is too slow for the time is told as unsure')
+def run(b):
+    with Engine(fixed=0.1, rate=300.0) as e:
+        a = arm(b.engine(e, '--output-tokens', 4, seconds=5), 'recompute')
+    assert noted(a, 'UNSURE: the time was over')
+    took = a['fixed_s'] + a['tokens_max'] / a['tokens_per_s'] + a['tokens_max'] ** 2 * a['token2_s']
+    within(took, 0.1 + a['tokens_max'] / 300.0, 0.25)
 
 
 @case('the model can be named where there is no list')

@@ -43,14 +43,17 @@ TEST(the_median_is_the_middle_of_the_repeats_and_not_the_best)
 	expect(near_by(measured_median(&none), 0, 0));
 }
 
-TEST(the_spread_leaves_one_outlier_at_each_end_out_from_five_repeats_on)
+TEST(the_spread_is_that_of_the_middle_half_from_five_repeats_on)
 {
+	const double spread[] = {1, 2, 9, 10, 10, 11, 12, 80, 90};
+	struct measured_series nine = series_of(spread, ARRAY_COUNT(spread));
 	struct measured_series four = series_of((const double[]){10, 10, 10, 30}, 4);
 	struct measured_series five = series_of((const double[]){1, 10, 11, 12, 90}, 5);
 	struct measured_series one = series_of((const double[]){3}, 1);
 
 	expect(near_by(measured_spread(&four), 2, 1e-9));
 	expect(near_by(measured_spread(&five), 2.0 / 11, 1e-9));
+	expect(near_by(measured_spread(&nine), 0.3, 1e-9));
 	expect(near_by(measured_spread(&one), 0, 0));
 }
 
@@ -202,7 +205,7 @@ static struct measured_prompt prompt_of(double tokens, double fixed_s, double ra
 
 TEST(three_lengths_give_fixed_time_rate_and_the_bend_of_attention)
 {
-	const double bends[] = {0, 2e-9, 1e-8};
+	const double bends[] = {0, 1e-8, 1e-7};
 
 	for (unsigned i = 0; i < ARRAY_COUNT(bends); i++) {
 		const struct measured_prompt prompt[] = {prompt_of(1000, 0.05, 8000, bends[i]),
@@ -237,9 +240,30 @@ TEST(prompts_that_tell_no_rate_are_refused)
 	struct kvof_plan_arm arm = {.kind = KVOF_PLAN_RECOMPUTE};
 
 	expect_int(measured_prefill(same, 2, &arm), -EINVAL);
-	(void)measured_prefill(flat, 3, &arm);
-	expect(measured_prefill(flat, 3, &arm) == -EINVAL || arm.tokens_per_s > 0);
+	expect_int(measured_prefill(flat, 3, &arm), -EINVAL);
+	expect_int(measured_prefill(flat, 1, &arm), -EINVAL);
 	expect_int(measured_prefill(none, 2, &arm), -EINVAL);
+}
+
+TEST(a_bend_that_is_lost_in_the_noise_is_not_drawn_on_to_longer_prompts)
+{
+	struct prng prng = prng_of(6);
+
+	for (unsigned n = 0; n < 200; n++) {
+		struct kvof_plan_arm arm = {.kind = KVOF_PLAN_RECOMPUTE};
+		struct measured_prompt prompt[3];
+
+		for (unsigned i = 0; i < 3; i++) {
+			double f = 1 + ((double)prng_below(&prng, 2001) / 1000 - 1) * 0.01;
+
+			prompt[i] = prompt_of(1000 << i, 0.05, 8000, 0);
+			prompt[i].first_s *= f;
+		}
+		expect_int(measured_prefill(prompt, 3, &arm), 0);
+		/* at eight times the longest */
+		expect(near_by(arm.fixed_s + 32000 / arm.tokens_per_s + 32000.0 * 32000 *
+			       arm.token2_s, 0.05 + 4, 0.6));
+	}
 }
 
 TEST(two_prompts_tell_whether_an_engine_takes_them_one_after_another)
