@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Input: a config.json as a file may give it. What is refused is told in a sentence; what is taken
- * has groups within their bounds, and bytes that are the same however they are added up. Its weights are counted, or refused in a
- * sentence too.
+ * has groups within their bounds, and bytes that are the same however they are added up. Its
+ * weights are counted, or refused in a sentence too.
  */
 #include <errno.h>
 #include <string.h>
