@@ -124,11 +124,12 @@ int kvof_restore_begin(struct kvof_cache *cache, const struct kvof_block *blocks
  *           something other than WAIT, at most so long
  *
  * PREFIX: COMPUTE [k, n) once k is chosen (the engine may begin, and needs layer l of [0, k) for
- * its layer l), DONE when the request is over. ENDS: COMPUTE some blocks from the front; their
- * buffers are free and no byte of them is written any more. The engine computes in the order of the
- * steps; asking for the next one says that it has. A block that could not be loaded is handed out
- * when all before it are there. After the deadline it still answers, without waiting for loads.
- * One caller at a time for each request.
+ * its layer l); once the request is over, COMPUTE [usable, k) if not all of it came and its buffers
+ * are free; then DONE: each block is usable or was handed out. ENDS: COMPUTE some blocks from the
+ * front; their buffers are free and no byte of them is written any more. The engine computes in the
+ * order of the steps; asking for the next one says that it has. A block that could not be loaded is
+ * handed out when all before it are there. After the deadline it still answers, without waiting for
+ * loads. One caller at a time for each request.
  * Return: 0 and *step; -EINVAL, also for a request that is not there; -EBUSY no room for the event:
  * drain first; -ESHUTDOWN.
  */

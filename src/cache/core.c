@@ -177,16 +177,25 @@ static void batch_touch(struct core *core, struct cache_batch *batch)
 		dram_links(core, &ids);
 }
 
-void core_used_prefix(struct core *core, struct prefix_ids ids)
+static struct prefix_ids ids_from(struct prefix_ids ids, uint32_t from)
 {
-	if (ids.count == 0)
-		return;
-	prefix_link(core->known, ids, false);
+	ids.first = (const void *)((const char *)ids.first + from * ids.stride_bytes);
+	ids.count -= from;
+	return ids;
+}
+
+void core_used_prefix(struct core *core, struct prefix_ids ids, uint32_t from)
+{
+	struct prefix_ids some = ids_from(ids, from);
+
+	must(from < ids.count);
+	/* with the block before them, which is told later */
+	prefix_link(core->known, ids_from(ids, from > 0 ? from - 1 : 0), false);
 	if (core->tier[KVOF_TIER_DRAM] == NULL)
 		return;
-	for (uint32_t i = 0; i < ids.count; i++)
-		dram_used(core, &ids, ids.count - 1 - i);
-	dram_links(core, &ids);
+	for (uint32_t i = 0; i < some.count; i++)
+		dram_used(core, &some, some.count - 1 - i);
+	dram_links(core, &some);
 }
 
 static void flush_check(struct core *core);

@@ -134,6 +134,8 @@ struct core_look {
 };
 /* Takes a lease on those in DRAM. Return: true: tiers below it may have more, and can be asked. */
 bool core_look(struct core *core, struct core_look *look);
+/* Tiers that are believed to have it: bits, 1 << enum kvof_tier. */
+unsigned core_where(const struct core *core, const struct kvof_id *id);
 /* Its TTL is over: no tier may serve it. */
 bool core_over(const struct core *core, const struct kvof_id *id);
 struct prefix *core_tree(struct core *core);
@@ -174,7 +176,8 @@ bool core_loaded(struct core *core, struct tier_op *op, enum kvof_tier tier, boo
 void core_missed(struct core *core, const struct tier_op *op, enum kvof_tier tier);
 /* No tier delivered it. */
 void core_load_failed(struct core *core, enum kvof_reason reason);
-/* These consecutive blocks of a sequence were used, once. */
-void core_used_prefix(struct core *core, struct prefix_ids ids);
+/* Of these consecutive blocks of a sequence those from `from` on were used, once; those behind them
+ * have been told. */
+void core_used_prefix(struct core *core, struct prefix_ids ids, uint32_t from);
 
 #endif

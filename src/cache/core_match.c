@@ -15,6 +15,11 @@ struct prefix *core_tree(struct core *core)
 	return core->known;
 }
 
+unsigned core_where(const struct core *core, const struct kvof_id *id)
+{
+	return prefix_where(core->known, id, loop_now_ns(core->loop));
+}
+
 bool core_over(const struct core *core, const struct kvof_id *id)
 {
 	return prefix_over(core->known, id, loop_now_ns(core->loop));

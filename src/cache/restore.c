@@ -181,6 +181,18 @@ static enum kvof_reason over_reason(const struct request *req)
 	return KVOF_OK;
 }
 
+/* Some of what a long request used, the tail first: the loop has others to serve. */
+static void used_step(struct request *req)
+{
+	const struct restore *r = req->restore;
+	struct prefix_ids ids = {&req->block[0].id, sizeof(struct rblock), req->used_left};
+
+	req->used_left -= (uint32_t)bytes_min(req->used_left, RESTORE_USED_STEP);
+	if (ids.count > 0)
+		r->opts.ops->used(r->opts.arg, ids, req->used_left);
+	request_dirty(req);
+}
+
 static void request_over(struct request *req)
 {
 	struct kvof_result r = {
@@ -206,10 +218,10 @@ static void request_over(struct request *req)
 	if (req->starved_ns != 0)
 		req->trace.staging_ns += request_now(req) - req->starved_ns;
 	request_event(req, &r);
-	req->dirty = true;
-	if (req->lead > 0)
-		req->restore->opts.ops->used(req->restore->opts.arg, (struct prefix_ids){
-			&req->block[0].id, sizeof(struct rblock), req->lead});
+	req->used_left = req->lead;
+	if (request_prefix(req))
+		req->goal = req->lead;     /* what is behind it is the engine's */
+	used_step(req);
 }
 
 /* Nothing is under way, and nothing will be. */
@@ -298,6 +310,8 @@ static void restore_run(struct loop_op *soon, int res)
 	LIST_FOR_EACH(link, &r->requests) {
 		struct request *req = container_of(link, struct request, link);
 
+		if (req->state == REQ_OVER && req->used_left > 0)
+			used_step(req);
 		if (req->state == REQ_OVER)
 			continue;
 		req->ahead_bytes = ahead;
@@ -441,7 +455,8 @@ void restore_next(struct request *req, struct kvof_restore_step *out)
 		(uint64_t)out->first * req->restore->opts.block_tokens,
 		(uint64_t)out->count * req->restore->opts.block_tokens});
 	req->trace.computed += out->count;
-	req->handed = true;
+	if (request_prefix(req))
+		req->behind = out->first;
 	request_lead(req);
 	out->usable = req->lead;
 	restore_soon(req->restore);
@@ -473,7 +488,8 @@ void restore_cancel(struct restore *r, uint64_t id)
 
 bool request_free_now(const struct request *req)
 {
-	return req->state == REQ_OVER && req->busy + req->copying == 0 && !req->told_busy;
+	return req->state == REQ_OVER && req->busy + req->copying == 0 && !req->told_busy &&
+	       req->used_left == 0;
 }
 
 void request_trace(struct request *req, struct kvof_restore_trace *out)

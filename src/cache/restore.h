@@ -24,6 +24,7 @@
 
 #define RESTORE_OPEN_MAX 512               /* blocks of one request under way */
 #define RESTORE_PARTS_MAX 512              /* their parts in flight, about */
+#define RESTORE_USED_STEP 1024             /* blocks told as used in one turn */
 #define RESTORE_REQUEST_BYTES_MAX (256 * MiB)
 #define RESTORE_STAGING_BYTES (256 * MiB)  /* the default */
 
@@ -44,11 +45,15 @@ struct restore_ops {
 	void (*failed)(void *arg, enum kvof_reason reason);
 	/* Its time to live is over: no tier may serve it. */
 	bool (*expired)(void *arg, const struct kvof_id *id);
-	/* At the end of a request, once: its usable blocks. */
-	void (*used)(void *arg, struct prefix_ids ids);
+	/* At the end of a request: of its usable blocks [0, ids.count) those from `from` on were
+	 * used, and those behind them have been told. Each once, some in a turn. */
+	void (*used)(void *arg, struct prefix_ids ids, uint32_t from);
 	/* Flash is to be asked after the arrays. may_try: but for a few, that it may cost. NULL:
 	 * never. */
 	bool (*flash_last)(void *arg, const struct kvof_id *id, uint64_t left_ns, bool may_try);
+	/* Tiers that are believed to have it, from memory: bits, 1 << enum kvof_tier. NULL: nothing
+	 * is known. */
+	unsigned (*where)(void *arg, const struct kvof_id *id);
 };
 
 /* A core's tiers (restore_core.c); arg is the core. */
@@ -114,7 +119,7 @@ void restore_look(struct request *req, struct kvof_restore_step *out);
 int restore_computed(struct request *req, uint32_t first, uint32_t count, uint64_t ns);
 /* It is over soon. 0: all. */
 void restore_cancel(struct restore *r, uint64_t id);
-/* Over, and no byte of its buffers is written any more. */
+/* Over, no byte of its buffers is written any more, and all that was used has been told. */
 bool request_free_now(const struct request *req);
 void request_trace(struct request *req, struct kvof_restore_trace *out);
 /* request_free_now() holds; the request is the caller's again. */

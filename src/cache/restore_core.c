@@ -41,9 +41,14 @@ static bool ops_expired(void *core, const struct kvof_id *id)
 	return core_over(core, id);
 }
 
-static void ops_used(void *core, struct prefix_ids ids)
+static void ops_used(void *core, struct prefix_ids ids, uint32_t from)
 {
-	core_used_prefix(core, ids);
+	core_used_prefix(core, ids, from);
+}
+
+static unsigned ops_where(void *core, const struct kvof_id *id)
+{
+	return core_where(core, id);
 }
 
 static bool ops_flash_last(void *core, const struct kvof_id *id, uint64_t left_ns, bool may_try)
@@ -61,4 +66,5 @@ const struct restore_ops restore_core_ops = {
 	.expired = ops_expired,
 	.used = ops_used,
 	.flash_last = ops_flash_last,
+	.where = ops_where,
 };

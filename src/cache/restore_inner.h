@@ -81,7 +81,8 @@ struct request {
 	uint32_t wanted, open, busy, copying, loaded, claimed;
 	uint64_t want_bytes[PLACE_TIERS], open_bytes[PLACE_TIERS];  /* not landed */
 	uint64_t landed_bytes[PLACE_TIERS];
-	bool handed;                       /* PREFIX: [goal, n) is the engine's */
+	uint32_t behind;                   /* PREFIX: [behind, n) is the engine's */
+	uint32_t used_left;                /* over: [0, used_left) is still to be told as used */
 	bool told_over, told_busy;
 	enum kvof_reason ended_by;         /* of the block that ended the prefix */
 	/* layers */
@@ -145,6 +146,8 @@ void load_late(struct request *req);
 /* The buffers of a block that was claimed, or never started, are out of the sums. */
 void load_unwant(struct request *req, uint32_t block);
 void load_layers_tell(struct request *req);
+/* A block that no tier could have is a miss like any other. */
+void load_unasked(struct request *req, uint32_t block);
 
 /* restore_plan.c */
 void plan_speeds(struct restore *r);

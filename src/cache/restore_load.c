@@ -190,6 +190,19 @@ static bool flash_last(const struct request *req, uint32_t index)
 				       index == req->n - 1);
 }
 
+void load_unasked(struct request *req, uint32_t block)
+{
+	struct kvof_result r = {
+		.index = block,
+		.reason = KVOF_ABSENT,
+		.wait_ns = request_now(req) - req->begin_ns,
+	};
+
+	req->restore->opts.ops->failed(req->restore->opts.arg, KVOF_ABSENT);
+	if ((req->opts.flags & KVOF_RESTORE_EACH) != 0)
+		request_event(req, &r);
+}
+
 /* False: no room for one more block. */
 static bool block_open(struct request *req, uint32_t index)
 {
@@ -224,6 +237,7 @@ static bool block_open(struct request *req, uint32_t index)
 		list_push_back(&req->idle, &s->link);
 		b->reason = KVOF_ABSENT;
 		block_go(b, RB_FAILED);
+		load_unasked(req, index);
 		if (request_prefix(req) && index < req->goal)
 			request_shrink(req, index, KVOF_ABSENT);
 		request_dirty(req);

@@ -146,7 +146,7 @@ int request_make(const struct kvof_block *blocks, uint32_t n, const struct kvof_
 	OBJ_INIT(req, REQUEST_MAGIC);
 	req->bytes = l.bytes;
 	req->opts = *opts;
-	req->n = req->goal = req->wanted = n;
+	req->n = req->goal = req->wanted = req->behind = n;
 	req->slot_count = l.slot_count;
 	req->block = (void *)((char *)req + l.block_at);
 	req->slot = (void *)((char *)req + l.slot_at);

@@ -259,8 +259,22 @@ uint64_t plan_flight_bytes(const struct request *req)
 
 /* --- where blocks are ------------------------------------------------------------------------- */
 
-static uint8_t tier_guess(const struct restore *r, const struct kvof_id *id)
+/* Flash is believed to have it, and would answer. */
+static bool on_flash(const struct request *req, const struct kvof_id *id)
 {
+	const struct restore *r = req->restore;
+	uint64_t left = req->deadline_ns - bytes_min(request_now(req), req->deadline_ns);
+
+	if (r->opts.ops->where == NULL ||
+	    (r->opts.ops->where(r->opts.arg, id) & 1u << KVOF_TIER_FLASH) == 0)
+		return false;
+	return r->opts.ops->flash_last == NULL ||
+	       !r->opts.ops->flash_last(r->opts.arg, id, left, false);
+}
+
+static uint8_t tier_guess(const struct request *req, const struct kvof_id *id)
+{
+	const struct restore *r = req->restore;
 	unsigned last = 0;
 
 	if (r->opts.ops->expired(r->opts.arg, id))
@@ -271,7 +285,7 @@ static uint8_t tier_guess(const struct restore *r, const struct kvof_id *id)
 
 		if (t == NULL)
 			continue;
-		if (t->ops->has(t, id))
+		if (t->ops->has(t, id) || (i == KVOF_TIER_FLASH && on_flash(req, id)))
 			return (uint8_t)i;
 		if (i != KVOF_TIER_DRAM)
 			last = i;          /* it may have it all the same; the farthest counts */
@@ -295,7 +309,7 @@ static void scan(struct request *req)
 
 	for (; req->scan_at < end; req->scan_at++) {
 		struct rblock *b = &req->block[req->scan_at];
-		uint8_t tier = tier_guess(req->restore, &b->id);
+		uint8_t tier = tier_guess(req, &b->id);
 
 		req->tier_of[req->scan_at] = tier;
 		req->want_bytes[tier] += b->bytes;
@@ -511,7 +525,8 @@ static void prefix_choose(struct request *req)
 	req->trace.split = k;
 	request_go(req, REQ_LOADING);
 	if (k < req->n && req->tier_of[k] == KVOF_TIER_NONE) {
-		req->restore->opts.ops->failed(req->restore->opts.arg, KVOF_ABSENT);
+		if (req->block[k].state == RB_WANTED)
+			load_unasked(req, k);
 		request_shrink(req, k, KVOF_ABSENT);
 	} else {
 		request_shrink(req, k, KVOF_OK);
@@ -732,12 +747,24 @@ static bool tail_free(const struct request *req)
 	return true;
 }
 
+/* Once k is chosen, all behind it; and once it is over, what did not come of the rest. */
 static void decide_prefix(struct request *req, struct kvof_restore_step *out)
 {
-	if (req->state == REQ_LOADING && req->goal < req->n && !req->handed && tail_free(req))
-		step_set(out, KVOF_STEP_COMPUTE, req->goal, req->n - req->goal);
+	bool over = req->state == REQ_OVER;
+	bool due = over || (req->state == REQ_LOADING && req->behind == req->n);
+
+#ifdef KVOF_PLANT_DONE_WITHOUT_COMPUTE
+	if (over) {
+		step_set(out, KVOF_STEP_DONE, 0, 0);
+		return;
+	}
+#endif
+	if (!due || (req->goal < req->behind && !tail_free(req)))
+		step_set(out, KVOF_STEP_WAIT, 0, 0);
+	else if (req->goal < req->behind)
+		step_set(out, KVOF_STEP_COMPUTE, req->goal, req->behind - req->goal);
 	else
-		step_set(out, req->state == REQ_OVER ? KVOF_STEP_DONE : KVOF_STEP_WAIT, 0, 0);
+		step_set(out, over ? KVOF_STEP_DONE : KVOF_STEP_WAIT, 0, 0);
 }
 
 void plan_decide(struct request *req, struct kvof_restore_step *out)

@@ -37,6 +37,34 @@ static bool told(const struct speed_engine *e)
 	return e->told.token_ps > 0 || e->told.slope_ps > 0;
 }
 
+/* A thread that was stopped for a minute is no engine that is slow: believed, all would be loaded
+ * from then on, and no report would ever come to correct it. */
+static uint64_t step_bounded(uint64_t scale, uint64_t from)
+{
+	scale = bytes_min(scale, from * SPEED_STEP_MAX);
+	return scale < from / SPEED_STEP_MAX ? from / SPEED_STEP_MAX : scale;
+}
+
+static uint64_t scale_after(const struct speed_engine *e, uint64_t scale)
+{
+	uint64_t near = step_bounded(scale, e->scale);
+
+	if (e->guessed && e->reports == 0)
+		return scale;              /* it is what is told */
+	if (e->reports == 0)
+		return near;
+	if (e->guessed && e->reports == 1 && near != scale)
+		return e->scale;           /* the first one was faster, see below */
+	return (e->scale + near) / 2;
+}
+
+/* The first report was all that was known, and the second one is much faster. */
+static bool guessed_slow(const struct speed_engine *e, struct place_span tokens, uint64_t ns)
+{
+	return e->guessed && e->reports == 1 &&
+	       ns < place_engine_ns(&e->told, tokens) / SPEED_STEP_MAX;
+}
+
 void speed_engine_report(struct speed_engine *e, struct place_span tokens, uint64_t ns)
 {
 	uint64_t expected, scale;
@@ -44,23 +72,19 @@ void speed_engine_report(struct speed_engine *e, struct place_span tokens, uint6
 
 	if (tokens.count == 0 || ns == 0 || ns >= PLACE_NEVER_NS)
 		return;
-	if (!told(e))
+	if (!told(e) || guessed_slow(e, tokens, ns)) {
+		uint32_t reports = e->reports;
+
 		speed_engine_tell(e, (double)tokens.count * 1e9 / (double)ns, 0);
+		e->guessed = true;
+		e->reports = reports;
+	}
 	expected = place_engine_ns(&e->told, tokens);
 	if (expected == 0)
 		return;
 	ratio = (double)ns / (double)expected * SPEED_ONE;
 	scale = ratio < 1 ? 1 : ratio < SPEED_SCALE_MAX ? (uint64_t)ratio : SPEED_SCALE_MAX;
-	if (e->reports == 0) {
-		e->scale = scale;
-	} else {
-		/* a thread that was stopped for a minute is no engine that is slow: believed, all
-		 * would be loaded from then on, and no report would ever come to correct it */
-		scale = bytes_min(scale, e->scale * SPEED_STEP_MAX);
-		if (scale < e->scale / SPEED_STEP_MAX)
-			scale = e->scale / SPEED_STEP_MAX;
-		e->scale = (e->scale + scale) / 2;
-	}
+	e->scale = scale_after(e, scale);
 	e->reports += e->reports < UINT32_MAX;
 }
 

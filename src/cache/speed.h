@@ -20,11 +20,13 @@ struct speed_engine {
 	struct place_engine told;          /* 0: nothing */
 	uint64_t scale;                    /* thousandths of told */
 	uint32_t reports;
+	bool guessed;                      /* told is what the first report said */
 };
 
 /* As kvof_restore_opts has it; a rate that is no number, or not positive, is nothing told. */
 void speed_engine_tell(struct speed_engine *e, double tokens_per_s, double slope);
-/* These tokens took ns. Nothing told: the first report is the shape, flat. */
+/* These tokens took ns. Nothing told: the first report is the shape, flat, and if the
+ * second one is far from it, the faster of the two. */
 void speed_engine_report(struct speed_engine *e, struct place_span tokens, uint64_t ns);
 /* What is believed; both 0: nothing known. */
 struct place_engine speed_engine_now(const struct speed_engine *e);

@@ -208,6 +208,9 @@ PLANTS = {
         'tests/unit/cache_restore_test', 'no_block_is_handed_out_while_its_buffer_may_be_written'),
     'layer_told_early': (
         'tests/unit/cache_restore_test', 'layer_0_of_the_whole_prefix_is_ready_first_then_the_next'),
+    'done_without_compute': (
+        'tests/unit/cache_restore_test',
+        'an_engine_of_a_prefix_is_handed_every_block_that_is_not_usable'),
     'head_stored_first': (
         'tests/unit/cache_core_test', 'a_save_that_failed_anywhere_is_not_visible'),
     'head_evicted_first': (

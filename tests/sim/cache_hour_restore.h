@@ -186,6 +186,8 @@ static void ask_end(struct ask *a)
 				expect_int(a->at[i][k], 0xc1);
 		} else if (i < usable) {
 			ask_bytes_good(a, i, 0, bytes);
+		} else if (a->engine) {
+			fail_msg("block %u of %u is neither usable nor the engine's", i, a->count);
 		}
 		memset(a->at[i], 0x5a, bytes);
 	}

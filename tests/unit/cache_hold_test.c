@@ -122,6 +122,44 @@ static struct kvof_result load(uint32_t n)
 	return r;
 }
 
+static void used_run(void)
+{
+	struct prefix_ids ids = {call.id, sizeof(call.id[0]), call.count};
+
+	call.count /= 2;
+	core_used_prefix(fix.core, ids, call.count);
+	ids.count = call.count;
+	core_used_prefix(fix.core, ids, 0);
+	call.done = true;
+}
+
+static void parents_run(void)
+{
+	struct kvof_id parent;
+
+	for (uint32_t i = 1; i < 8; i++) {
+		expect(prefix_parent(core_tree(fix.core), &call.id[i], &parent));
+		expect_mem(&parent, &call.id[i - 1], sizeof(parent));
+	}
+	call.done = true;
+}
+
+TEST(a_prefix_that_is_told_as_used_in_two_steps_is_one_sequence)
+{
+	begin(true, false);
+	for (uint32_t n = 0; n < 8; n++)
+		expect_int(save(n), KVOF_OK);
+	ids_set(0, 8);
+	call_run(used_run);
+	call_run(parents_run);
+	/* its tail goes first, as if it had been told at once */
+	for (uint32_t n = 20; n < 20 + DRAM_BLOCKS - 4; n++)
+		expect_int(save(n), KVOF_OK);
+	expect_int(load(0).reason, KVOF_OK);
+	expect_int(load(7).reason, KVOF_ABSENT);
+	fix_end();
+}
+
 TEST(a_pinned_block_is_never_evicted_whether_it_was_there_or_came_later)
 {
 	begin(true, false);

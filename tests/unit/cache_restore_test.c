@@ -112,6 +112,109 @@ TEST(the_first_bad_part_ends_the_usable_prefix_there)
 	}
 }
 
+TEST(an_expired_block_is_a_miss_like_any_other_in_both_modes)
+{
+	for (unsigned mode = 0; mode < 2; mode++) {
+		struct rig_shape s = shape(10, mode);
+		struct kvof_restore_trace trace;
+		struct rig_request *q;
+		uint32_t told = 0;
+
+		begin();
+		rig.expired[3] = 1;
+		s.opts.flags = KVOF_RESTORE_EACH;
+		q = rig_request(&s);
+		rig_wait(q);
+		for (uint32_t i = 0; i < rig.event_count; i++)
+			told += rig.event[i].flags == 0 && rig.event[i].index == 3 &&
+				rig.event[i].reason == KVOF_ABSENT;
+		expect_int(told, 1);
+		expect_int(rig.failed, 1);
+		expect_int(q->last.value_bytes, 3);
+		request_trace(q->req, &trace);
+		expect_int(trace.reasons[KVOF_ABSENT] > 0, 1);
+		rig_end();
+	}
+}
+
+TEST(a_long_request_tells_what_it_used_in_steps_and_is_free_after_the_last)
+{
+	struct rig_shape s = shape(RESTORE_USED_STEP * 3 + 10, KVOF_RESTORE_PREFIX);
+	struct rig_request *q;
+
+	begin();
+	rig.no_bytes = true;
+	s.block_bytes = LAYERS;
+	q = rig_request(&s);
+	rig_wait(q);
+	expect_int(q->last.value_bytes, s.n);
+	expect_int(rig.used, s.n);
+	expect_int(rig.used_most, RESTORE_USED_STEP);
+	rig_end();
+}
+
+TEST(an_engine_of_a_prefix_is_handed_every_block_that_is_not_usable)
+{
+	for (unsigned how = 0; how < 4; how++) {
+		struct rig_shape s = shape(32, KVOF_RESTORE_PREFIX);
+		struct rig_request *q;
+		uint32_t usable;
+
+		begin();
+		s.engine.token_ps = 1000 * transfer_ns(BLOCK) * 1000 / 256;
+		s.opts.flags = KVOF_RESTORE_LOAD_ALL;
+		if (how == 1) {
+			rig.tier[KVOF_TIER_REMOTE].bad_part[5] = 3;
+			rig.tier[KVOF_TIER_REMOTE].bad_reason = KVOF_CORRUPT;
+		} else if (how >= 2) {
+			rig_wait(rig_request(&(struct rig_shape){.n = 8, .layers = LAYERS,
+								 .block_bytes = BLOCK}));
+			rig.tier[KVOF_TIER_REMOTE].bytes_per_s /= 50;
+			s.opts.deadline_ns = transfer_ns(32 * BLOCK) * 5;
+			rig.tier[KVOF_TIER_REMOTE].busy_ns = how == 3 ? 20 * NS_PER_MS : 0;
+		}
+		q = rig_request(&s);
+		rig_wait(q);
+		usable = (uint32_t)q->last.value_bytes;
+		expect(q->engine.done);
+		expect(how == 0 ? usable == 32 : usable < 32);
+		expect_int(q->engine.blocks, 32 - usable);
+		for (uint32_t i = 0; i < 32; i++)
+			expect_int(q->claimed[i], i >= usable);
+		for (uint32_t i = 0; i < usable; i++)
+			expect(rig_good(q, i, 0, BLOCK));
+		rig_end();
+	}
+}
+
+TEST(a_block_that_is_known_to_be_on_flash_is_planned_at_its_speed)
+{
+	for (unsigned known = 0; known < 2; known++) {
+		struct rig_shape s = shape(40, KVOF_RESTORE_PREFIX);
+		struct kvof_restore_trace trace;
+		struct rig_request *q;
+
+		begin();
+		rig_tier_set(KVOF_TIER_FLASH, RATE, 100000);
+		rig_wait(rig_request(&s));
+		for (uint32_t i = 0; i < 40; i++)
+			rig.tier[KVOF_TIER_FLASH].has[i] = 0;
+		rig.tier[KVOF_TIER_REMOTE].bytes_per_s = RATE / 1000;
+		s.n = 4;
+		rig_wait(rig_request(&s));     /* both have been measured, the array is slow */
+		memset(rig.tier[KVOF_TIER_FLASH].has, 1, RIG_BLOCKS);
+		memset(rig.where, known ? 1 << KVOF_TIER_FLASH : 0, sizeof(rig.where));
+		/* an engine between the two */
+		s.n = 40;
+		s.opts.prefill_tokens_per_s = 256e9 / (30.0 * (double)transfer_ns(BLOCK));
+		q = rig_request(&s);
+		rig_wait(q);
+		request_trace(q->req, &trace);
+		expect_int(trace.split, known ? 40 : 0);
+		rig_end();
+	}
+}
+
 TEST(a_block_that_one_tier_lost_comes_from_the_next)
 {
 	struct rig_shape s = shape(20, KVOF_RESTORE_PREFIX);

@@ -82,6 +82,43 @@ TEST(an_engine_that_told_nothing_is_known_after_its_first_report)
 	expect_int(ns_of(&e, 0, 100), 100000);
 }
 
+TEST(a_first_report_far_from_what_was_told_is_believed_in_part)
+{
+	struct place_span block = {0, 256};
+	struct speed_engine e;
+	uint64_t now;
+
+	speed_engine_tell(&e, 1000, 0);
+	speed_engine_report(&e, block, 3600 * NS_PER_S);   /* the process was stopped */
+	now = ns_of(&e, 0, 256);
+	expect(now > 256 * NS_PER_MS && now <= 4 * 256 * NS_PER_MS);
+	speed_engine_tell(&e, 1000, 0);
+	speed_engine_report(&e, block, 1000);              /* it only queued the work */
+	now = ns_of(&e, 0, 256);
+	expect(now >= 256 * NS_PER_MS / 4);
+	speed_engine_tell(&e, 1000, 0);
+	speed_engine_report(&e, block, 330 * NS_PER_MS);   /* near: taken as it is */
+	now = ns_of(&e, 0, 256);
+	expect(now > 329 * NS_PER_MS && now <= 330 * NS_PER_MS);
+}
+
+/* Nothing was told, so nothing bounds the first report; the second one does. */
+TEST(of_two_first_reports_far_apart_the_faster_is_believed_when_nothing_was_told)
+{
+	struct place_span block = {0, 256};
+
+	for (unsigned first = 0; first < 2; first++) {
+		struct speed_engine e = {0};
+		uint64_t now;
+
+		for (unsigned i = 0; i < 2; i++)
+			speed_engine_report(&e, block, i == first ? 3600 * NS_PER_S :
+					    256 * NS_PER_MS);
+		now = ns_of(&e, 0, 256);
+		expect(now > 250 * NS_PER_MS && now <= 256 * NS_PER_MS);
+	}
+}
+
 TEST(a_tier_without_samples_is_not_known_and_one_that_is_away_never_loads)
 {
 	struct tier_speed s = {.latency_ns = 5, .bytes_per_s = 7, .queued_bytes = 9, .live = true};
