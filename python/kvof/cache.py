@@ -17,6 +17,7 @@ and is moved straight between the caller's memory and the array.
 
 import operator
 import re
+import warnings
 from array import array
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
@@ -301,7 +302,8 @@ class Cache(_kvof.Cache):
 
 
 class Restore:
-    """One request of :meth:`Cache.restore`; a context manager that ends it.
+    """One request of :meth:`Cache.restore`; a context manager that ends it. Dropped without its end it
+    is ended then (ResourceWarning), which may wait a quarter of a second for a busy buffer.
 
     Its events come through :meth:`Cache.drain` with ``.batch`` equal to :attr:`request`: ``.layer``
     (layer ``.index`` of ``.bytes`` blocks is there), ``.step`` (ask :meth:`next` again),
@@ -319,6 +321,16 @@ class Restore:
     def __exit__(self, *_) -> None:
         if self.trace is None and not self.cache.closed:
             self.end()
+
+    def __del__(self) -> None:
+        if self.trace is not None or self.cache.closed:
+            return
+        try:
+            self.end()
+        except (OSError, ValueError):
+            return                # closed meanwhile, or a forked child: nothing is held
+        warnings.warn(f"restore {self.request} was dropped without end()", ResourceWarning, 2,
+                      source=self)
 
     def next(self, wait_s: float = 0.0) -> Tuple[str, int, int, int]:
         """What the engine has to do: ('wait' | 'compute' | 'done', first, count, usable).

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import unittest
+import warnings
 
 from kvof import Cache
 
@@ -184,6 +185,28 @@ class Restores(unittest.TestCase):
                                                                       priority=1000)):
                 with self.assertRaises(ValueError):
                     call()
+
+    def test_a_restore_dropped_without_its_end_gives_its_place_back(self):
+        with dram() as c:
+            keys = c.keys_of(["a", "b"])
+            c.write(keys, [b"1", b"2"])
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                for _ in range(300):         # 256 may be begun and not ended
+                    c.restore(keys, [bytearray(1), bytearray(1)], load_all=True, deadline_s=5.0)
+                    c.drain()
+                gc.collect()
+            self.assertEqual(len(said), 300)
+            self.assertIn("dropped without end()", str(said[0].message))
+            rooms = [bytearray(1), bytearray(1)]
+            dropped = c.restore(keys, rooms, deadline_s=5.0)
+            with self.assertRaises(BufferError):
+                rooms[0].append(1)           # the cache may write there
+            with self.assertWarns(ResourceWarning):
+                del dropped
+            rooms[0].append(1)
+            late = c.restore(keys, [bytearray(1), bytearray(1)], deadline_s=5.0)
+        del late                             # the cache has closed: nothing to end, nothing said
 
     def test_a_prefetch_is_a_hint_without_a_result(self):
         with dram(dram_bytes=1 << 20) as c:
