@@ -21,6 +21,7 @@
 #define COPY_THREADS_MAX 64u
 #define COPY_PIECE (1 * MiB)
 #define COPY_STEP (16 * MiB)                /* of a thread, in one repeat */
+#define COPY_REPEATS_LEAST 15u           /* they are short */
 #define COPY_BYTES_LEAST (64 * MiB)
 #define COPY_BYTES_MOST (512 * MiB)
 
@@ -118,7 +119,7 @@ int measure_dram(struct measure *m)
 				      (unsigned long long)(2 * COPY_BYTES_LEAST / MiB));
 	memset(at, 1, 2 * bytes);
 	for (unsigned r = 0; r < MEASURED_REPEATS_MAX && !measure_stopped(); r++) {
-		if (r >= MEASURE_REPEATS_LEAST && measure_over(m))
+		if (r >= COPY_REPEATS_LEAST && measure_over(m))
 			break;
 		for (unsigned i = 0; i < 1u + (threads[1] > 1); i++) {
 			uint64_t step = bytes_min(COPY_STEP * threads[i], bytes);
