@@ -126,7 +126,8 @@ int kvof_plan_bytes_at(const struct kvof_plan_model *model,
  *   wall(N) = last + tail_fixed_s + tail_session_s N, never less than last
  *   tokens/s = N output_tokens / wall
  *
- * X / R of recompute is T / tokens_per_s + T^2 token2_s; nothing of it is resident.
+ * X / R of recompute is T / tokens_per_s + T^2 token2_s; nothing of it is resident. Where rows show
+ * free_loads, last has N' - free_loads for N', at least N' / 2.
  */
 enum kvof_plan_arm_kind {
 	KVOF_PLAN_RECOMPUTE, KVOF_PLAN_DRAM, KVOF_PLAN_LOCAL, KVOF_PLAN_ARRAY, KVOF_PLAN_NFS,
@@ -154,6 +155,8 @@ struct kvof_plan_arm {
 	double median_share, median_rank;    /* the median waits for share N' + rank of the loads:
 					  * 1, 0: all end together; 0.5, 1: one after another, as
 					  * a[int(n/2)] counts. Both 0: 1, 0 */
+	double free_loads;               /* of a wave, that cost nothing: what rows show whose fixed
+					  * time would be below 0; they count at most half of N' */
 	double tail_fixed_s, tail_session_s; /* from the last first token to the end of the wave;
 					  * one of them may be below 0 */
 	uint32_t output_tokens;          /* of each session of the wave; 0: no tokens/s is told */

@@ -46,6 +46,8 @@ static void rate_print(const struct calibrate *c, const struct kvof_plan_fit *fi
 		if (c->rows.row[i].kind == arm->kind)
 			row = &c->rows.row[i];
 	must(row != NULL);
+	if (arm->free_loads > 0)
+		printf("  sessions below: less %.2f that cost nothing\n", arm->free_loads);
 	printf("  last   = %.3f s", arm->fixed_s);
 	if (arm->session_s > 0)
 		printf(" + %.4f s x sessions", arm->session_s);

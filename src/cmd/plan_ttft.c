@@ -123,6 +123,9 @@ static void line_print(const struct answer *a)
 	double alone = plan_arm_alone_s(arm, &a->use.wave);
 	const char *loads = a->use.arm.kind == KVOF_PLAN_RECOMPUTE ? "N" : "loads";
 
+	if (arm->free_loads > 0)
+		printf("  last: %.2f %s of a wave cost nothing, half of it at most\n",
+		       arm->free_loads, loads);
 	printf("  last = %.3f s fixed", arm->fixed_s);
 	if (arm->session_s > 0)
 		printf(" + %s x %.4f s", loads, arm->session_s);

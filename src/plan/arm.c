@@ -78,7 +78,8 @@ int plan_arm_check(const struct kvof_plan_arm *arm, struct kvof_plan_bad *bad)
 		{"bytes_per_s", arm->bytes_per_s, false},
 		{"session_bytes_per_s", arm->session_bytes_per_s, false},
 		{"session_tokens_per_s", arm->session_tokens_per_s, false},
-		{"token2_s", arm->token2_s, false}, {"median_share", arm->median_share, false},
+		{"token2_s", arm->token2_s, false}, {"free_loads", arm->free_loads, false},
+		{"median_share", arm->median_share, false},
 		{"median_rank", arm->median_rank, true}, {"tail_fixed_s", arm->tail_fixed_s, true},
 		{"tail_session_s", arm->tail_session_s, true},
 	};
@@ -172,7 +173,7 @@ static void bottleneck_name(const struct kvof_plan_arm *arm, double loads, doubl
 int kvof_plan_ttft(const struct kvof_plan_arm *arm, const struct kvof_plan_wave *wave,
 		   struct kvof_plan_ttft *out, struct kvof_plan_bad *bad)
 {
-	double loads, waited, work_s, alone_s, share;
+	double loads, moved, waited, work_s, alone_s, share;
 	int rc = plan_arm_check(arm, bad);
 
 	rc = rc != 0 ? rc : wave_check(arm, wave, bad);
@@ -188,9 +189,13 @@ int kvof_plan_ttft(const struct kvof_plan_arm *arm, const struct kvof_plan_wave 
 #ifdef KVOF_PLANT_SHARE_IGNORED
 	waited = loads;
 #endif
+	moved = fmax(loads - arm->free_loads, 0.5 * loads);
+#ifdef KVOF_PLANT_FREE_LOADS_IGNORED
+	moved = loads;
+#endif
 	work_s = plan_arm_work_s(arm, wave);
 	alone_s = plan_arm_alone_s(arm, wave);
-	*out = (struct kvof_plan_ttft){.last_s = loads_s(arm, loads, work_s, alone_s)};
+	*out = (struct kvof_plan_ttft){.last_s = loads_s(arm, moved, work_s, alone_s)};
 	out->p50_s = fmin(loads_s(arm, waited, work_s, alone_s), out->last_s);
 #ifdef KVOF_PLANT_MEDIAN_FOR_LAST
 	out->last_s = out->p50_s;
@@ -203,7 +208,7 @@ int kvof_plan_ttft(const struct kvof_plan_arm *arm, const struct kvof_plan_wave 
 	if (out->wall_s > 0)
 		out->tokens_per_s = (double)wave->sessions * arm->output_tokens / out->wall_s;
 	if (arm->kind != KVOF_PLAN_RECOMPUTE && out->last_s > arm->fixed_s)
-		out->bytes_per_s_needed = loads * wave->bytes / (out->last_s - arm->fixed_s);
-	bottleneck_name(arm, loads, work_s, alone_s, out->bottleneck);
+		out->bytes_per_s_needed = moved * wave->bytes / (out->last_s - arm->fixed_s);
+	bottleneck_name(arm, moved, work_s, alone_s, out->bottleneck);
 	return 0;
 }

@@ -8,7 +8,9 @@
  *
  * Two rows are met exactly by all three. More terms of the first line (time for each session, and
  * for pairs of tokens in recompute) are taken only where rows of several lengths need them: a line
- * that misses no row by 2 % stays as it is. No term is below 0: fixed time that would be is 0.
+ * that misses no row by 2 % stays as it is. No term is below 0. Where rows of one length ask for a
+ * fixed time a little below, as waves do of which some sessions were never read, so many loads are
+ * free and the line is kept; else it goes through the origin.
  *
  * Notes say what the rows did not tell and what was taken instead.
  */
@@ -117,18 +119,29 @@ static void last_of_one(const struct fit_arm *arm, const struct work *w, struct 
 		      "apart", what);
 }
 
-static void last_note(const struct fit_arm *arm, const struct work *w, unsigned terms)
+/* A line that starts below 0: as if so many loads cost nothing, where that is at most half of the
+ * smallest wave; *line then still starts below 0. */
+static void below_zero(const struct fit_arm *arm, const struct work *w, struct line *line)
 {
-	struct line free_line;
+	struct kvof_plan_arm *out = &arm->out->arm;
+	double fewest = INFINITY, loads;
+	struct line whole;
 
-	if ((terms & 1u << TERM_FIXED) == 0 &&
-	    line_fit(w->point, w->count, 1u << TERM_FIXED | 1u << TERM_RATE, &free_line) &&
-	    free_line.term[TERM_FIXED] < -1e-9)
+	if (!line_fit(w->point, w->count, 1u << TERM_FIXED | 1u << TERM_RATE, &whole) ||
+	    whole.term[TERM_FIXED] > -1e-9)
+		return;
+	for (uint32_t i = 0; i < w->count; i++)
+		fewest = fmin(fewest, w->used[i]->loads);
+	loads = -whole.term[TERM_FIXED] / (whole.term[TERM_RATE] * w->used[0]->x);
+	if (w->lengths > 1 || loads > 0.5 * fewest) {
 		plan_fit_note(arm->out, "the fixed time would be %.3f s: it is 0, and the line "
-			      "goes through the origin", free_line.term[TERM_FIXED]);
-	if ((terms & 1u << TERM_SESSION) != 0)
-		plan_fit_note(arm->out, "rows of several lengths need a time for each session "
-			      "besides the rate");
+			      "goes through the origin", whole.term[TERM_FIXED]);
+		return;
+	}
+	plan_fit_note(arm->out, "the fixed time would be %.3f s: it is 0, and %.2f loads of each "
+		      "wave cost nothing (sessions in memory?)", whole.term[TERM_FIXED], loads);
+	out->free_loads = loads;
+	*line = whole;
 }
 
 static int last_fit(const struct fit_arm *arm, struct work *w, struct line *line,
@@ -161,7 +174,11 @@ static int last_fit(const struct fit_arm *arm, struct work *w, struct line *line
 	if (terms == 0 || line->term[TERM_RATE] <= 0)
 		return plan_bad(bad, "", "the rows of %s do not take longer with more sessions: no "
 				"rate can be told", kvof_plan_arm_name(arm->out->arm.kind));
-	last_note(arm, w, terms);
+	if ((terms & 1u << TERM_FIXED) == 0)
+		below_zero(arm, w, line);
+	if ((terms & 1u << TERM_SESSION) != 0)
+		plan_fit_note(arm->out, "rows of several lengths need a time for each session "
+			      "besides the rate");
 	return 0;
 }
 
@@ -184,7 +201,7 @@ static void median_fit(const struct fit_arm *arm, struct work *w, const struct l
 		if (p->p50_s <= 0 || p->loads <= 0)
 			continue;
 		w->point[count] = (struct line_point){.x = {p->loads, 1},
-			.y = (p->p50_s - last->term[TERM_FIXED]) / each,
+			.y = (p->p50_s - out->fixed_s) / each,
 			.weight = each / p->p50_s};
 		w->value[count++] = p->loads;
 	}
@@ -345,7 +362,7 @@ static int arm_fit(const struct fit_arm *arm, struct work *w, struct kvof_plan_b
 	snprintf(out->bottleneck, sizeof(out->bottleneck), "%s",
 		 out->kind == KVOF_PLAN_RECOMPUTE ? "gpu" : "unknown");
 #ifndef KVOF_PLANT_FIXED_TIME_LOST
-	out->fixed_s = last.term[TERM_FIXED];
+	out->fixed_s = fmax(last.term[TERM_FIXED], 0);
 #endif
 	out->session_s = last.term[TERM_SESSION];
 	out->token2_s = last.term[TERM_TOKEN2];

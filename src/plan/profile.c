@@ -32,7 +32,7 @@ struct figure {
 static const struct figure arm_figures[] = {
 	FIGURE(fixed_s, false), FIGURE(session_s, false), FIGURE(tokens_per_s, false),
 	FIGURE(bytes_per_s, false), FIGURE(session_bytes_per_s, false),
-	FIGURE(session_tokens_per_s, false), FIGURE(token2_s, false),
+	FIGURE(session_tokens_per_s, false), FIGURE(token2_s, false), FIGURE(free_loads, false),
 	FIGURE(median_share, false), FIGURE(median_rank, true), FIGURE(tail_fixed_s, true),
 	FIGURE(tail_session_s, true),
 };

@@ -298,6 +298,8 @@ PLANTS = {
     'rate_in_gib': (
         'tests/unit/plan_published_test',
         'two_points_predict_the_third_when_two_of_its_sessions_were_in_memory'),
+    'free_loads_ignored': (
+        'tests/unit/plan_fit_test', 'a_fixed_time_below_zero_is_zero_and_said'),
     'fixed_time_lost': (
         'tests/unit/plan_published_test', 'a_faster_client_leaves_the_fixed_time_as_it_was'),
     'odd_each_for_itself': (

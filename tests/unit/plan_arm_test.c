@@ -146,6 +146,19 @@ TEST(prompts_side_by_side_are_bounded_by_what_one_of_them_gets)
 	expect_str(ttft.bottleneck, "unknown");
 }
 
+TEST(loads_that_are_free_are_at_most_half_of_a_wave)
+{
+	struct kvof_plan_arm arm = array();
+
+	arm.free_loads = 3;
+	arm.fixed_s = 0;
+	expect_int(ask(&arm, &(struct kvof_plan_wave){.bytes = 1e9, .sessions = 16}), 0);
+	expect_near(ttft.last_s, 13 * 0.25);
+	expect_near(ttft.bytes_per_s_needed, 4e9);
+	expect_int(ask(&arm, &(struct kvof_plan_wave){.bytes = 1e9, .sessions = 4}), 0);
+	expect_near(ttft.last_s, 2 * 0.25);
+}
+
 TEST(a_wave_never_ends_before_its_last_first_token)
 {
 	struct kvof_plan_arm arm = array();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arms from rows that a known arm made: what went in comes out, whatever cells are missing; rows off
- * the line are named; what can't be told is said and not guessed.
+ * Arms from rows that a known arm made: what went in comes out, whatever cells are missing; rows
+ * off the line are named; what can't be told is said and not guessed.
  */
 #include "kt.h"
 
@@ -205,7 +205,7 @@ TEST(sessions_that_a_row_says_were_not_read_are_not_taken_as_read)
 	expect_int(out.odd, 0);
 }
 
-/* --- one row, many rows ------------------------------------------------------------------------ */
+/* --- one row, many rows ----------------------------------------------------------------------- */
 
 TEST(one_row_is_a_line_through_the_origin_and_says_so)
 {
@@ -297,6 +297,7 @@ TEST(rows_of_three_lengths_show_attention_in_recompute)
 TEST(a_fixed_time_below_zero_is_zero_and_said)
 {
 	const struct kvof_plan_arm *arm;
+	struct kvof_plan_ttft t;
 
 	count = 0;
 	row_of(&truth, 8, 30000, 0)->ttft_last_s = 7;
@@ -304,8 +305,29 @@ TEST(a_fixed_time_below_zero_is_zero_and_said)
 	rows[0].ttft_p50_s = rows[1].ttft_p50_s = 0;
 	arm = fit();
 	expect_near(arm->fixed_s, 0);
-	expect(noted(&out.arm[0], "fixed time would be -1.333 s"));
-	expect(out.arm[0].worst_row_error > 0.05 && out.arm[0].worst_row_error < 0.08);
+	expect_near(arm->free_loads, 1.28);                  /* -4/3 s at 25/24 s a load */
+	expect(noted(&out.arm[0], "fixed time would be -1.333 s: it is 0, and 1.28 loads"));
+	expect(out.arm[0].worst_row_error < 1e-9);
+	predict(arm, 20, 30000, &t);
+	expect_near(t.last_s, 7 + 12 * 25 / 24.0);
+	/* of few sessions half at least */
+	predict(arm, 2, 30000, &t);
+	expect_near(t.last_s, 25 / 24.0);
+}
+
+TEST(a_fixed_time_far_below_zero_is_a_line_through_the_origin)
+{
+	const struct kvof_plan_arm *arm;
+
+	count = 0;
+	row_of(&truth, 8, 30000, 0)->ttft_last_s = 7;
+	row_of(&truth, 32, 30000, 0)->ttft_last_s = 70;
+	rows[0].ttft_p50_s = rows[1].ttft_p50_s = 0;
+	arm = fit();
+	expect_near(arm->fixed_s, 0);
+	expect_near(arm->free_loads, 0);
+	expect(noted(&out.arm[0], "fixed time would be -14.000 s: it is 0, and the line goes"));
+	expect(out.arm[0].worst_row_error > 0.3);
 }
 
 TEST(more_sessions_in_less_time_can_not_be_fitted)
@@ -319,7 +341,7 @@ TEST(more_sessions_in_less_time_can_not_be_fitted)
 	expect(out.arm[0].worst_row_error > 0.5);
 }
 
-/* --- cells that are missing --------------------------------------------------------------------- */
+/* --- cells that are missing ------------------------------------------------------------------- */
 
 TEST(the_median_stands_in_for_a_last_that_nobody_wrote_down)
 {
@@ -396,7 +418,7 @@ TEST(the_end_of_the_wave_tells_the_last_of_recompute_unless_it_contradicts)
 
 	count = 0;
 	row_of(&arm, 16, 30000, 0)->ttft_last_s = 0;
-	fit();                                               /* the 8th at 120; the wave ends at 240 */
+	fit();                                               /* the 8th at 120, all at 240 */
 	expect(noted(&out.arm[0], "240.00 s stands in for it, from the end of the wave"));
 	rows[0].tokens_per_s *= 4;                           /* of 256 output tokens, say */
 	fit();
@@ -431,7 +453,7 @@ TEST(more_output_tokens_than_assumed_do_not_change_the_throughput)
 	expect(!noted(&out.arm[0], "assumed"));
 }
 
-/* --- rows off the line -------------------------------------------------------------------------- */
+/* --- rows off the line ------------------------------------------------------------------------ */
 
 TEST(a_row_of_which_sessions_were_not_read_is_named_with_their_number)
 {
@@ -502,7 +524,7 @@ TEST(recompute_reads_nothing_so_none_of_its_rows_is_odd)
 	expect_int(out.odd, 0);
 }
 
-/* --- what is wrong ------------------------------------------------------------------------------ */
+/* --- what is wrong ---------------------------------------------------------------------------- */
 
 TEST(rows_that_can_not_be_are_refused_with_their_line)
 {
