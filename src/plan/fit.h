@@ -33,6 +33,7 @@ struct fit_arm {
 	bool in_bytes;
 	uint32_t output_tokens;          /* of a session of the wave */
 	bool output_assumed;             /* nobody said */
+	uint32_t stood_in;               /* rows whose last is another figure */
 	struct kvof_plan_fit *out;
 };
 

@@ -10,11 +10,14 @@
  */
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 
 #include "plan/arm.h"
 #include "plan/fit.h"
 #include "plan/profile.h"
+
+#define STAND_IN_NOTES 4u
 
 /* What last is of the median, on average over rows that have both; 0: none has. */
 static double last_of_median(const struct fit_arm *arm)
@@ -33,22 +36,37 @@ static double last_of_median(const struct fit_arm *arm)
 	return both > 0 ? sum / both : 0;
 }
 
+/* A note for a row; notes are few, so of many such rows the first ones have one. */
+__attribute__((format(printf, 2, 3)))
+static void stand_in_note(struct fit_arm *arm, const char *format, ...)
+{
+	char text[KVOF_PLAN_NOTE_BYTES];
+	va_list args;
+
+	if (arm->stood_in++ >= STAND_IN_NOTES)
+		return;
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	plan_fit_note(arm->out, "%s", text);
+}
+
 static void load_last(struct fit_arm *arm, struct fit_point *p, double ratio)
 {
 	const struct kvof_plan_row *row = p->row;
 
 	if (row->ttft_p90_s > 0 && (ratio <= 0 || row->ttft_p50_s <= 0)) {
 		p->last_s = row->ttft_p90_s;
-		plan_fit_note(arm->out, "line %u has no ttft_last_s: ttft_p90_s stands in for it",
+		stand_in_note(arm, "line %u has no ttft_last_s: ttft_p90_s stands in for it",
 			      row->line);
 	} else if (ratio > 0) {
 		p->last_s = fmax(row->ttft_p50_s * ratio, row->ttft_p90_s);
-		plan_fit_note(arm->out, "line %u has no ttft_last_s: %.3f times the median stands "
-			      "in for it, as in the rows that have both", row->line, ratio);
+		stand_in_note(arm, "line %u has no ttft_last_s: %.3f times the median stands in "
+			      "for it, as in the rows that have both", row->line, ratio);
 	} else {
 		p->last_s = row->ttft_p50_s;
-		plan_fit_note(arm->out, "line %u has no ttft_last_s, and no row tells what it is "
-			      "of the median: ttft_p50_s stands in for it", row->line);
+		stand_in_note(arm, "line %u has no ttft_last_s, and no row tells what it is of "
+			      "the median: ttft_p50_s stands in for it", row->line);
 	}
 }
 
@@ -76,7 +94,7 @@ static void recompute_last(struct fit_arm *arm, struct fit_point *p)
 			from = "the end of the wave that tokens_per_s tells";
 		}
 	}
-	plan_fit_note(arm->out, "line %u has no ttft_last_s: %.2f s stands in for it, from %s",
+	stand_in_note(arm, "line %u has no ttft_last_s: %.2f s stands in for it, from %s",
 		      row->line, p->last_s, from);
 }
 
@@ -144,5 +162,8 @@ int fit_points(const struct kvof_plan_row *rows, size_t count, enum kvof_plan_ar
 		else if (!p->last_is_measured)
 			load_last(arm, p, ratio);
 	}
+	if (arm->stood_in > STAND_IN_NOTES)
+		plan_fit_note(arm->out, "and so it is in %u rows more",
+			      arm->stood_in - STAND_IN_NOTES);
 	return 0;
 }

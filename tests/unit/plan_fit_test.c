@@ -354,6 +354,18 @@ TEST(the_median_stands_in_for_a_last_that_nobody_wrote_down)
 	expect(out.arm[0].worst_row_error < 1e-9);
 }
 
+TEST(many_rows_without_a_last_leave_room_for_the_other_notes)
+{
+	count = 0;
+	for (uint32_t n = 1; n <= 30; n++)
+		row_of(&truth, n, 30000, 0)->ttft_last_s = 0;
+	fit();
+	expect(noted(&out.arm[0], "line 5 has no ttft_last_s"));
+	expect(!noted(&out.arm[0], "line 6 has no ttft_last_s"));
+	expect(noted(&out.arm[0], "and so it is in 26 rows more"));
+	expect(noted(&out.arm[0], "64 output tokens"));
+}
+
 TEST(a_missing_last_follows_from_the_rows_that_have_both)
 {
 	struct kvof_plan_arm arm = truth;
