@@ -683,6 +683,9 @@ static bool tick_drive(struct drive *d, uint64_t now)
 		return false;
 	if (oldest != UINT64_MAX && now > oldest && now - oldest > STORE_IO_LIMIT_NS)
 		d->fail_why = "no answer within 10 s";
+	else if (d->st->closing && oldest != UINT64_MAX && now > oldest + STORE_CLOSE_LIMIT_NS &&
+		 now > d->answered_ns + STORE_CLOSE_LIMIT_NS)
+		d->fail_why = "no answer within 3 s, while it closes";
 #ifndef KVOF_PLANT_STALL_ENDURED
 	if (oldest != UINT64_MAX && now > oldest + STORE_STALL_NS &&
 	    now > d->answered_ns + STORE_STALL_NS)
