@@ -413,6 +413,11 @@ static void advice_put(FILE *f, const struct report *r, bool example)
 	for (unsigned i = 0; i < r->reasons; i++)
 		list_item(f, r->reason[i].text);
 	fputs("</ol>\n", f);
+	for (unsigned i = 0; i < r->notes; i++) {
+		fputs("<p>Note: ", f);
+		text_put(f, r->note[i].text);
+		fputs("</p>\n", f);
+	}
 	list_begin(f, "It flips");
 	for (unsigned i = 0; i < r->flips; i++) {
 		advice_flip_text(&r->flip[i], text);

@@ -91,6 +91,8 @@ static void advice_print(const struct report *r)
 		wrap(number, 5, r->reason[i].text);
 	}
 	set_line(&r->set[r->used]);
+	for (unsigned i = 0; i < r->notes; i++)
+		wrap("  Note", 12, r->note[i].text);
 	head("IT FLIPS");
 	for (unsigned i = 0; i < r->flips; i++) {
 		advice_flip_text(&r->flip[i], text);

@@ -321,10 +321,13 @@ static json_t *network_json(const struct report *r)
 
 json_t *plan_report_json(const struct report *r, bool example)
 {
-	json_t *all = json_object(), *differences = json_array();
+	json_t *all = json_object(), *differences = json_array(), *notes = json_array();
 
 	for (unsigned i = 0; i < r->differences; i++)
 		json_array_append_new(differences, json_string(r->difference[i].text));
+	for (unsigned i = 0; i < r->notes; i++)
+		json_array_append_new(notes, json_string(r->note[i].text));
+	put(all, "notes", notes);
 	put(all, "example", json_boolean(example));
 	put(all, "advice", advice_json(r));
 	put(all, "flips", flips_json(r));

@@ -38,6 +38,7 @@ static const struct unit often[] = {
 	{"/s", 1}, {"/min", 1.0 / 60}, {"/h", 1.0 / 3600}, {"/day", 1.0 / 86400}, {NULL, 0}};
 static const struct unit shares[] = {{"%", 0.01}, {NULL, 0}};
 static const struct unit tokens[] = {{"", 1}, {"tokens", 1}, {"token", 1}, {NULL, 0}};
+static const struct unit flops[] = {{"TFLOP/s", 1e12}, {"PFLOP/s", 1e15}, {NULL, 0}};
 static const struct unit bare[] = {{"", 1}, {NULL, 0}};
 
 static const struct {
@@ -59,6 +60,7 @@ static const struct {
 	[PLAN_IN_FACTOR] = {bare, false, "a number without a unit, such as 1.1"},
 	[PLAN_IN_MONEY] = {bare, false,
 		"a number without a unit; [prices] currency has the unit"},
+	[PLAN_IN_FLOPS] = {flops, false, "such as 990 TFLOP/s or 1.3 PFLOP/s"},
 	[PLAN_IN_CHOICE] = {NULL, false, "one of its words"},
 	[PLAN_IN_PATH] = {NULL, false, "a path"},
 	[PLAN_IN_TEXT] = {NULL, false, "words"},
@@ -74,6 +76,7 @@ static const struct {
 #define TOKENS PLAN_IN_TOKENS
 #define FACTOR PLAN_IN_FACTOR
 #define MONEY PLAN_IN_MONEY
+#define FLOPS PLAN_IN_FLOPS
 #define CHOICE PLAN_IN_CHOICE
 #define PATH PLAN_IN_PATH
 #define TEXT PLAN_IN_TEXT

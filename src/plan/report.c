@@ -190,7 +190,8 @@ static int spill_fill(struct report *r, const struct report_ask *ask, struct kvo
 	r->facts.hosts = hosts;
 	if (rc != 0 || !HAS(dram_staging))
 		return rc;
-	r->facts.staged = (uint32_t)fmin(IN(dram_staging) / r->session_bytes, 1e6);
+	r->facts.staged = (uint32_t)fmin(IN(dram_staging) / COUNT(model_tp) /
+					 r->session_rank_bytes, 1e6);
 	return r->facts.staged > 0 ? 0 : bad_of(bad, "[dram] staging",
 		"not even one session fits in it: nothing can be loaded whole");
 }
@@ -249,7 +250,46 @@ static bool hardware_has(const struct report *r, enum kvof_plan_arm_kind kind)
 	return false;
 }
 
-static int sheets_fill(struct report *r, struct kvof_plan_bad *bad)
+__attribute__((format(printf, 2, 3)))
+static void note_say(struct report *r, const char *format, ...)
+{
+	va_list args;
+
+	must(r->notes < REPORT_LINES_MAX);
+	va_start(args, format);
+	vsnprintf(r->note[r->notes++].text, REPORT_TEXT_BYTES, format, args);
+	va_end(args);
+}
+
+/* Prefill as it was told, or by the work of a prompt, or the standard, which is said. */
+static int recompute_fill(struct report *r, const struct report_ask *ask,
+			  struct kvof_plan_arm *arm, struct kvof_plan_bad *bad)
+{
+	bool by_work = !TOLD(model_prefill) && HAS(gpu_flops) && ask->work != NULL;
+	double flops_per_s = COUNT(gpu_count) * IN(gpu_flops);
+	int rc = 0;
+
+	*arm = (struct kvof_plan_arm){.tokens_per_s = IN(model_prefill)};
+	if (by_work)
+		rc = kvof_plan_arm_of_work(ask->work, flops_per_s, IN(gpu_flops_used), arm, bad);
+	arm->kind = REC;
+	arm->source = KVOF_PLAN_SPEC;
+	snprintf(arm->bottleneck, sizeof(arm->bottleneck), "gpu");
+	arm->median_share = 0.5;
+	arm->median_rank = 1;
+	arm->output_tokens = COUNT(workload_output);
+	if (by_work && rc == 0)
+		note_say(r, "Prefill of %.0f tokens/s is %.3g TFLOP/s x %s over the work of a "
+			 "token; measure it.", arm->tokens_per_s, flops_per_s / 1e12,
+			 TEXT(gpu_flops_used));
+	else if (!TOLD(model_prefill))
+		note_say(r, "Prefill of %s is a standard value, not this model's on these GPUs: "
+			 "all that is compared with recompute rests on it. Tell [model] prefill%s.",
+			 TEXT(model_prefill), ask->work != NULL ? " or [gpu] flops" : "");
+	return rc;
+}
+
+static int sheets_fill(struct report *r, const struct report_ask *ask, struct kvof_plan_bad *bad)
 {
 	struct report_set *set = &r->set[r->sets++];
 	int rc = 0;
@@ -262,9 +302,7 @@ static int sheets_fill(struct report *r, struct kvof_plan_bad *bad)
 	snprintf(set->engine, sizeof(set->engine), "%.79s", TEXT(model_engine));
 	set->advisable = true;
 	set->arm[REC].has = true;
-	set->arm[REC].arm = (struct kvof_plan_arm){.kind = REC, .source = KVOF_PLAN_SPEC,
-		.bottleneck = "gpu", .tokens_per_s = IN(model_prefill),
-		.median_share = 0.5, .median_rank = 1, .output_tokens = COUNT(workload_output)};
+	rc = recompute_fill(r, ask, &set->arm[REC].arm, bad);
 	for (unsigned i = REC + 1; i < KVOF_PLAN_ARM_KINDS && rc == 0; i++) {
 		struct report_arm *a = &set->arm[i];
 		struct kvof_plan_supply s;
@@ -281,15 +319,16 @@ static int sheets_fill(struct report *r, struct kvof_plan_bad *bad)
 	return rc;
 }
 
-/* An arm of a profile in bytes, which is what networks and other lengths of prefix count in. */
-static struct kvof_plan_arm in_bytes(const struct report *r, const struct kvof_plan_arm *from)
+/* An arm of a profile in bytes, which is what networks and other lengths of prefix count in: those
+ * of the model it was measured with. */
+static struct kvof_plan_arm in_bytes(double token_bytes, const struct kvof_plan_arm *from)
 {
 	struct kvof_plan_arm arm = *from;
 
 	if (arm.kind == REC || arm.tokens_per_s <= 0)
 		return arm;
-	arm.bytes_per_s = arm.tokens_per_s * r->bytes_per_token;
-	arm.session_bytes_per_s = arm.session_tokens_per_s * r->bytes_per_token;
+	arm.bytes_per_s = arm.tokens_per_s * token_bytes;
+	arm.session_bytes_per_s = arm.session_tokens_per_s * token_bytes;
 	arm.tokens_per_s = arm.session_tokens_per_s = 0;
 	return arm;
 }
@@ -349,7 +388,9 @@ static void asked_fill(const struct report *r, struct report_set *asked)
 static void profile_fill(struct report *r, const struct plan_profile *p, const char *name)
 {
 	struct report_set *set = &r->set[r->sets++], asked;
-	char text[REPORT_TEXT_BYTES - 100];
+	double token_bytes = p->model_bytes_per_token > 0 ? p->model_bytes_per_token :
+		r->bytes_per_token;
+	char text[REPORT_TEXT_BYTES - 180];
 	bool loads = false;
 
 	*set = (struct report_set){.source = p->source,
@@ -360,22 +401,23 @@ static void profile_fill(struct report *r, const struct plan_profile *p, const c
 	snprintf(set->engine, sizeof(set->engine), "%s", p->engine);
 	snprintf(set->model, sizeof(set->model), "%s", p->model_type);
 	snprintf(set->precision, sizeof(set->precision), "%s", p->precision);
-	for (uint32_t i = 0; i < p->arms; i++) {
-		struct report_arm *a = &set->arm[p->arm[i].arm.kind];
-
-		a->has = true;
-		a->arm = in_bytes(r, &p->arm[i].arm);
-		loads = loads || (a->arm.kind != REC && hardware_has(r, a->arm.kind));
-	}
 	asked_fill(r, &asked);
 	differ(&asked, set, text, sizeof(text));
 #ifdef KVOF_PLANT_ANY_PROFILE_FITS
 	text[0] = 0;
 #endif
+	for (uint32_t i = 0; i < p->arms; i++) {
+		struct report_arm *a = &set->arm[p->arm[i].arm.kind];
+
+		a->has = text[0] == 0 || p->arm[i].arm.kind != REC;
+		a->arm = in_bytes(token_bytes, &p->arm[i].arm);
+		loads = loads || (a->arm.kind != REC && hardware_has(r, a->arm.kind));
+	}
 	if (text[0] != 0)
 		difference_say(r, "%s is shown but not advised by; what was asked differs from it "
-			       "in %s", set->name, text);
-	if (!set->arm[REC].has && TOLD(model_prefill)) {
+			       "in %s. Its loads are carried over in bytes, its recompute is not",
+			       set->name, text);
+	if (!set->arm[REC].has && TOLD(model_prefill) && text[0] == 0) {
 		set->arm[REC] = r->set[0].arm[REC];
 		difference_say(r, "recompute of %s is the prefill that was told (%s), not measured",
 			       set->name, TEXT(model_prefill));
@@ -674,7 +716,7 @@ int report_make(const struct report_ask *ask, struct report *out, struct kvof_pl
 	if (rc == 0)
 		rc = spill_fill(out, ask, bad);
 	if (rc == 0)
-		rc = sheets_fill(out, bad);
+		rc = sheets_fill(out, ask, bad);
 	for (unsigned i = 0; i < ask->profiles && rc == 0; i++)
 		profile_fill(out, &ask->profile[i], ask->profile_name[i]);
 	if (rc != 0)

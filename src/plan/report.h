@@ -105,6 +105,8 @@ struct report {
 	struct report_wear wear[KVOF_PLAN_ARM_KINDS];    /* local and array */
 	struct plan_money money[KVOF_PLAN_ARM_KINDS];
 	bool has_money[KVOF_PLAN_ARM_KINDS];
+	struct report_line note[REPORT_LINES_MAX];       /* what the figures rest on, unasked */
+	unsigned notes;
 	struct report_line reason[8];      /* service level, spill, sharing, money */
 	unsigned reasons;
 	struct report_step step[REPORT_STEPS_MAX];

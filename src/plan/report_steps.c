@@ -146,9 +146,15 @@ static void supply_steps(struct report *r)
 static void wave_numbers(const struct report *r, const struct kvof_plan_arm *a, uint32_t sessions,
 			 char numbers[160])
 {
+	uint32_t staged = advice_staged(&r->facts, a->kind);
+
 	if (a->kind == REC)
 		snprintf(numbers, 160, "%.2f s + %u x %.0f tokens / %.0f tokens/s", a->fixed_s,
 			 sessions, r->tokens, a->tokens_per_s);
+	else if (staged > 0 && staged < sessions)
+		snprintf(numbers, 160, "%u x %.2f s + %u x %.3f GB / %.2f GB/s",
+			 (sessions + staged - 1) / staged, a->fixed_s, sessions,
+			 r->session_bytes / 1e9, a->bytes_per_s / 1e9);
 	else
 		snprintf(numbers, 160, "%.2f s + %u x %.3f GB / %.2f GB/s", a->fixed_s, sessions,
 			 r->session_bytes / 1e9, a->bytes_per_s / 1e9);
@@ -173,7 +179,8 @@ static void ttft_steps(struct report *r)
 			 kvof_plan_arm_name(a->arm.kind));
 		wave_numbers(r, &a->arm, (r->sessions[at] + hosts - 1) / hosts, numbers);
 		result(step(r, "ttft", what, a->arm.token2_s > 0 ?
-			    "fixed + N x (T / rate + T x T x attention)" : "fixed + N x S / rate",
+			    "fixed + N x (T / rate + T x T x attention)" :
+			    "fixed (once for each wave that staging holds) + N x S / rate",
 			    "%s", numbers),
 		       "%.2f s", a->wave[at].last_s);
 	}

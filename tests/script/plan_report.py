@@ -264,6 +264,8 @@ def other_model(b):
     got = b.json('--profile', path)
     assert got['advice']['figures_of'] == 'data sheets'
     assert any('bytes per token (253952 | 131072)' in d for d in got['differences'])
+    shown = [s for s in got['sets'] if s['name'] == path][0]
+    assert [a['arm'] for a in shown['arms']] == ['local', 'array']     # recompute is its model's
     path = b.profile('b.json', precision='fp8')
     got = b.json('--profile', path, '--model-kv-dtype', 'bf16')
     assert got['advice']['figures_of'] == 'data sheets'
@@ -309,6 +311,16 @@ def config(b):
     got = json.loads(done.stdout)
     assert got['sizes']['bytes_per_token'] == 327680
     assert got['sizes']['session_rank_bytes'] == 30208 * 327680 / 8
+    assert 'notes' in got and got['notes'] == []               # prefill was told
+    done = b.run('--model-config', os.path.join(b.dir, 'config.json'), '--gpu-flops',
+                 '1 PFLOP/s', '--json')
+    assert done.returncode == 0, done.stderr
+    worked = json.loads(done.stdout)
+    assert 'tokens/s is 8e+03 TFLOP/s x 40 %' in worked['notes'][0], worked['notes']
+    rate = worked['sets'][0]['arms'][0]['tokens_per_s']
+    assert 0.9 < rate / (8e15 * 0.4 / (2 * 69.5e9)) < 1.1, rate        # 2 FLOP a parameter
+    done = b.run('--model-config', os.path.join(b.dir, 'config.json'), '--json')
+    assert 'standard value' in json.loads(done.stdout)['notes'][0]
     weights = 8 * 192e9 * 0.9 * 0.97 - got['spill']['kv_bytes']
     assert 140e9 < weights < 142e9, weights
     b.refused(2, ['[model] bytes_per_token', 'config'], '--input',

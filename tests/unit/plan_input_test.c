@@ -52,6 +52,7 @@ TEST(gb_is_ten_to_the_ninth_and_gib_two_to_the_thirtieth)
 		{"model-prefill", "3700 tokens/s", 3700}, {"workload-tokens", "30208", 30208},
 		{"workload-tokens", "30208 tokens", 30208},
 		{"drives-write-amplification", "1.07", 1.07},
+		{"gpu-flops", "1.3 PFLOP/s", 1.3e15}, {"gpu-flops", "990 TFLOP/s", 990e12},
 		{"prices-gpu-hour", "2.5", 2.5}, {"dram-size", "0 B", 0},
 		{"workload-outlive", "move", 2}, {"workload-preset", "multi-turn", 0},
 	};
