@@ -10,6 +10,7 @@
 
 #include "base/must.h"
 #include "plan/hits.h"
+#include "plan/use.h"
 #include "plan/workload.h"
 
 #define DAY_S 86400.0
@@ -255,38 +256,50 @@ static void note_say(struct report *r, const char *format, ...)
 {
 	va_list args;
 
-	must(r->notes < REPORT_LINES_MAX);
+	if (r->notes == REPORT_LINES_MAX)
+		return;
 	va_start(args, format);
 	vsnprintf(r->note[r->notes++].text, REPORT_TEXT_BYTES, format, args);
 	va_end(args);
 }
 
-/* Prefill as it was told, or by the work of a prompt, or the standard, which is said. */
+static bool prefill_by_work(const struct report *r, const struct report_ask *ask)
+{
+	return !TOLD(model_prefill) && HAS(gpu_flops) && ask->work != NULL;
+}
+
+/* Prefill as it was told, or by the work of a prompt, or the standard. */
 static int recompute_fill(struct report *r, const struct report_ask *ask,
 			  struct kvof_plan_arm *arm, struct kvof_plan_bad *bad)
 {
-	bool by_work = !TOLD(model_prefill) && HAS(gpu_flops) && ask->work != NULL;
-	double flops_per_s = COUNT(gpu_count) * IN(gpu_flops);
 	int rc = 0;
 
 	*arm = (struct kvof_plan_arm){.tokens_per_s = IN(model_prefill)};
-	if (by_work)
-		rc = kvof_plan_arm_of_work(ask->work, flops_per_s, IN(gpu_flops_used), arm, bad);
+	if (prefill_by_work(r, ask))
+		rc = kvof_plan_arm_of_work(ask->work, COUNT(gpu_count) * IN(gpu_flops),
+					   IN(gpu_flops_used), arm, bad);
 	arm->kind = REC;
 	arm->source = KVOF_PLAN_SPEC;
 	snprintf(arm->bottleneck, sizeof(arm->bottleneck), "gpu");
 	arm->median_share = 0.5;
 	arm->median_rank = 1;
 	arm->output_tokens = COUNT(workload_output);
-	if (by_work && rc == 0)
+	return rc;
+}
+
+/* Where the prefill is from that the advice rests on, unless it was told or is a profile's. */
+static void prefill_note(struct report *r, const struct report_ask *ask)
+{
+	if (r->used != 0 || TOLD(model_prefill))
+		return;
+	if (prefill_by_work(r, ask))
 		note_say(r, "Prefill of %.0f tokens/s is %.3g TFLOP/s x %s over the work of a "
-			 "token; measure it.", arm->tokens_per_s, flops_per_s / 1e12,
-			 TEXT(gpu_flops_used));
-	else if (!TOLD(model_prefill))
+			 "token; measure it.", r->set[0].arm[REC].arm.tokens_per_s,
+			 COUNT(gpu_count) * IN(gpu_flops) / 1e12, TEXT(gpu_flops_used));
+	else
 		note_say(r, "Prefill of %s is a standard value, not this model's on these GPUs: "
 			 "all that is compared with recompute rests on it. Tell [model] prefill%s.",
 			 TEXT(model_prefill), ask->work != NULL ? " or [gpu] flops" : "");
-	return rc;
 }
 
 static int sheets_fill(struct report *r, const struct report_ask *ask, struct kvof_plan_bad *bad)
@@ -390,7 +403,7 @@ static void profile_fill(struct report *r, const struct plan_profile *p, const c
 	struct report_set *set = &r->set[r->sets++], asked;
 	double token_bytes = p->model_bytes_per_token > 0 ? p->model_bytes_per_token :
 		r->bytes_per_token;
-	char text[REPORT_TEXT_BYTES - 180];
+	char text[REPORT_TEXT_BYTES - 180], why[KVOF_PLAN_NOTE_BYTES];
 	bool loads = false;
 
 	*set = (struct report_set){.source = p->source,
@@ -412,6 +425,10 @@ static void profile_fill(struct report *r, const struct plan_profile *p, const c
 		a->has = text[0] == 0 || p->arm[i].arm.kind != REC;
 		a->arm = in_bytes(token_bytes, &p->arm[i].arm);
 		loads = loads || (a->arm.kind != REC && hardware_has(r, a->arm.kind));
+		if (text[0] == 0 && plan_use_beyond(&p->arm[i], r->tokens,
+						    COUNT(workload_sessions), why))
+			note_say(r, "%s of %s: %s", kvof_plan_arm_name(a->arm.kind), set->name,
+				 why);
 	}
 	if (text[0] != 0)
 		difference_say(r, "%s is shown but not advised by; what was asked differs from it "
@@ -723,6 +740,7 @@ int report_make(const struct report_ask *ask, struct report *out, struct kvof_pl
 		return rc;
 	sets_differ(out);
 	facts_fill(out);
+	prefill_note(out, ask);
 	rc = net_tell(out, bad);
 	if (rc == 0)
 		rc = advice_fill(out, bad);

@@ -143,20 +143,39 @@ static void supply_steps(struct report *r)
 		       "%.2f GB/s", r->link_lossy_bytes_per_s / 1e9);
 }
 
+/* The closed form of kvof_plan_ttft(), as far as this arm has its terms. */
+static void wave_formula(const struct report *r, const struct kvof_plan_arm *a, uint32_t sessions,
+			 char formula[112])
+{
+	uint32_t staged = advice_staged(&r->facts, a->kind);
+	bool waves = staged > 0 && staged < sessions;
+
+	snprintf(formula, 112, "%s%s + %s%s", waves ? "waves x fixed" : "fixed",
+		 a->session_s > 0 ? " + N x requests" : "", a->kind != REC ?
+		 "N x S / rate" : a->token2_s > 0 ? "N x (T / rate + T x T x attention)" :
+		 "N x T / rate",
+		 a->session_bytes_per_s > 0 || a->session_tokens_per_s > 0 ?
+		 ", at least a session at its own rate" : a->free_loads > 0 ?
+		 "; as its rows have it, some of N are free" : "");
+}
+
 static void wave_numbers(const struct report *r, const struct kvof_plan_arm *a, uint32_t sessions,
 			 char numbers[160])
 {
 	uint32_t staged = advice_staged(&r->facts, a->kind);
+	double n = fmax(sessions - a->free_loads, sessions / 2.0);
+	char first[64];
 
-	if (a->kind == REC)
-		snprintf(numbers, 160, "%.2f s + %u x %.0f tokens / %.0f tokens/s", a->fixed_s,
-			 sessions, r->tokens, a->tokens_per_s);
-	else if (staged > 0 && staged < sessions)
-		snprintf(numbers, 160, "%u x %.2f s + %u x %.3f GB / %.2f GB/s",
-			 (sessions + staged - 1) / staged, a->fixed_s, sessions,
-			 r->session_bytes / 1e9, a->bytes_per_s / 1e9);
+	if (staged > 0 && staged < sessions)
+		snprintf(first, sizeof(first), "%u x %.2f s", (sessions + staged - 1) / staged,
+			 a->fixed_s);
 	else
-		snprintf(numbers, 160, "%.2f s + %u x %.3f GB / %.2f GB/s", a->fixed_s, sessions,
+		snprintf(first, sizeof(first), "%.2f s", a->fixed_s);
+	if (a->kind == REC)
+		snprintf(numbers, 160, "%s + %.4g x %.0f tokens / %.0f tokens/s", first, n,
+			 r->tokens, a->tokens_per_s);
+	else
+		snprintf(numbers, 160, "%s + %.4g x %.3f GB / %.2f GB/s", first, n,
 			 r->session_bytes / 1e9, a->bytes_per_s / 1e9);
 }
 
@@ -171,17 +190,16 @@ static void ttft_steps(struct report *r)
 		const struct report_arm *a = &set->arm[i];
 		bool own = i == REC || i == KVOF_PLAN_DRAM || i == KVOF_PLAN_LOCAL;
 		uint32_t hosts = own ? COUNT(workload_hosts) : 1;
-		char numbers[160], what[64];
+		uint32_t here = (r->sessions[at] + hosts - 1) / hosts;
+		char formula[112], numbers[160], what[64];
 
 		if (!a->has)
 			continue;
 		snprintf(what, sizeof(what), "last first token, %s",
 			 kvof_plan_arm_name(a->arm.kind));
-		wave_numbers(r, &a->arm, (r->sessions[at] + hosts - 1) / hosts, numbers);
-		result(step(r, "ttft", what, a->arm.token2_s > 0 ?
-			    "fixed + N x (T / rate + T x T x attention)" :
-			    "fixed (once for each wave that staging holds) + N x S / rate",
-			    "%s", numbers),
+		wave_formula(r, &a->arm, here, formula);
+		wave_numbers(r, &a->arm, here, numbers);
+		result(step(r, "ttft", what, formula, "%s", numbers),
 		       "%.2f s", a->wave[at].last_s);
 	}
 }
