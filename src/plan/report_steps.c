@@ -404,15 +404,19 @@ static void wear_reason(struct report *r)
 
 	for (unsigned i = KVOF_PLAN_LOCAL; i <= KVOF_PLAN_ARRAY; i++) {
 		const struct report_wear *w = &r->wear[i];
+		char early[112] = "";
 
 		if (!w->has || used >= sizeof(text))
 			continue;
+		if (w->wear.days < life)
+			snprintf(early, sizeof(early), " (before they are written off%s; admission "
+				 "of %.2g %% would do)", w->wear.write_share > 1 ?
+				 ", could they write so much" : "",
+				 100 * IN(drives_admission) * w->wear.days / life);
 		used += (size_t)snprintf(text + used, sizeof(text) - used,
 			"%sdrives of %s have %.2f DWPD and last until %s%s", used > 0 ? ", " : "",
 			kvof_plan_arm_name((enum kvof_plan_arm_kind)i),
-			w->wear.drive_writes_per_day, w->worn_out,
-			w->wear.write_share > 1 ? " (if they could write so much)" :
-			w->wear.days < life ? " (before they are written off)" : "");
+			w->wear.drive_writes_per_day, w->worn_out, early);
 	}
 	if (used > 0)
 		reason(r, "Wear: %s.", text);

@@ -206,6 +206,8 @@ def wear(b):
     near(got['wear']['array']['days'], 14e15 / (stored * 0.5 * 1.1 / 4))
     near(got['wear']['local']['drive_writes_per_day'], stored * 0.55 / 7.68e12)
     assert got['wear']['array']['worn_out'][:2] == '20'
+    lasts = 50 * got['wear']['local']['days'] / (4 * 365.25)
+    assert f'admission of {lasts:.2g} % would do' in got['advice']['reasons'][4]
 
 
 @case('capacity and bandwidth are told apart: room decides what is hit, not how fast')
