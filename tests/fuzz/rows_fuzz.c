@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Input: a table of measured rows as a file may give it. What is refused is told in a sentence;
- * what is taken is fitted, or that is refused too; an arm that comes out tells times in their order,
- * and its profile is read again.
+ * what is taken is fitted, or that is refused too; an arm that comes out tells times in their
+ * order, and its profile is read again.
  */
 #include <errno.h>
 #include <math.h>
