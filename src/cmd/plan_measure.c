@@ -201,7 +201,8 @@ static int drives_run(struct measure *m)
 	if (rc != 0 || m->no_local != NULL || measure_stopped())
 		return rc;
 	stage_begin(m, "local", WEIGHT_WAVE);
-	return measure_wave(m, KVOF_PLAN_LOCAL, NULL);
+	rc = measure_wave(m, KVOF_PLAN_LOCAL, NULL);
+	return rc != 0 ? rc : measure_drive_part(m);
 }
 
 static int array_run(struct measure *m)
@@ -212,7 +213,8 @@ static int array_run(struct measure *m)
 	int rc = 0;
 
 	if (target == NULL) {
-		rc = measure_array_open(ARRAY_BYTES, &array, own);
+		m->array_bytes = bytes_min(ARRAY_BYTES, measure_memory_bytes() / 4) / MiB * MiB;
+		rc = measure_array_open(m->array_bytes, &array, own);
 		target = own;
 	}
 	stage_begin(m, "link", WEIGHT_LINK);

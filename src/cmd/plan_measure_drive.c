@@ -365,11 +365,12 @@ static uint64_t drive_bytes(const struct store_drive *drive)
 	return bytes;
 }
 
-static int drive_store_open(struct drive *d, unsigned index)
+static int drive_store_open(struct drive *d, unsigned index, bool format)
 {
 	const struct loop_opts lo = {.name = "calibrate"};
 	struct store_report report;
 
+	d->opts.format = format;
 	d->opts.drive[0] = d->m->drives.drive[index];
 	d->opts.drive_count = 1;
 	d->opts.value_bytes_max = (uint32_t)(d->m->value_bytes > MiB ? d->m->value_bytes : MiB);
@@ -388,24 +389,10 @@ static int drive_store_open(struct drive *d, unsigned index)
 	return 0;
 }
 
-int measure_drive(struct measure *m, unsigned index)
+static void drive_close(struct drive *d)
 {
-	struct drive *d = calloc(1, sizeof(*d));
 	bool done = false;
-	int rc;
 
-	if (d == NULL)
-		return measure_failed("no memory");
-	d->m = m;
-	d->prng = prng_of(1);
-	d->keys = keys_of(m, drive_bytes(&m->drives.drive[index]));
-	rc = drive_store_open(d, index);
-	if (rc == 0 && d->keys < DRIVE_DEPTH_MAX)
-		rc = measure_failed("drive %s: too small, %u MiB are needed",
-				    m->drives.drive[index].path,
-				    (unsigned)(2 * DRIVE_DEPTH_MAX * m->value_bytes / MiB));
-	if (rc == 0)
-		rc = drive_run(d);
 	if (d->store != NULL) {
 		store_close(&d->store, drive_closed, &done);
 		while (!done)
@@ -413,6 +400,43 @@ int measure_drive(struct measure *m, unsigned index)
 	}
 	if (d->loop != NULL)
 		loop_close(&d->loop);
+}
+
+int measure_drive_part(struct measure *m)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; rc == 0 && m->drives.count > 1 && i < m->drives.count; i++) {
+		struct drive *d = m->made_drive[i] ? NULL : calloc(1, sizeof(*d));
+
+		if (d == NULL)
+			continue;
+		d->m = m;
+		rc = drive_store_open(d, i, true);
+		drive_close(d);
+		free(d);
+	}
+	return rc;
+}
+
+int measure_drive(struct measure *m, unsigned index)
+{
+	struct drive *d = calloc(1, sizeof(*d));
+	int rc;
+
+	if (d == NULL)
+		return measure_failed("no memory");
+	d->m = m;
+	d->prng = prng_of(1);
+	d->keys = keys_of(m, drive_bytes(&m->drives.drive[index]));
+	rc = drive_store_open(d, index, false);
+	if (rc == 0 && d->keys < DRIVE_DEPTH_MAX)
+		rc = measure_failed("drive %s: too small, %u MiB are needed",
+				    m->drives.drive[index].path,
+				    (unsigned)(2 * DRIVE_DEPTH_MAX * m->value_bytes / MiB));
+	if (rc == 0)
+		rc = drive_run(d);
+	drive_close(d);
 	free(d);
 	return rc;
 }

@@ -47,6 +47,7 @@ struct measure {
 	double weight_left;                  /* of stages to come and the one in hand */
 	struct plan_profile *profile;
 	char folder[256];                    /* of the default drive; empty: none was made */
+	uint64_t array_bytes;                /* of the one on loopback; 0: --target */
 	const char *no_local;                /* why there is no arm local; NULL: there is */
 };
 
@@ -80,6 +81,8 @@ int measure_dram(struct measure *m);
 int measure_drive_begin(struct measure *m);
 int measure_drive(struct measure *m, unsigned index);
 void measure_drive_end(struct measure *m);
+/* Several drives that waves used as one store are stores of their own again, as they were found. */
+int measure_drive_part(struct measure *m);
 /* The file of a drive that this run made is named no more: it goes when it is closed. */
 void measure_drive_unname(const struct measure *m);
 

@@ -427,6 +427,8 @@ static uint64_t wave_set_bytes(const struct measure *m, enum kvof_plan_arm_kind 
 		bytes = timely > least ? timely : least;
 	for (unsigned i = 0; i < m->drives.count; i++)
 		drives += m->drives.drive[i].bytes;
+	if (kind == KVOF_PLAN_ARRAY && m->array_bytes > 0)
+		bytes = bytes_min(bytes, m->array_bytes / 2);
 	if (kind == KVOF_PLAN_LOCAL && drives > 0)
 		bytes = bytes_min(bytes, drives / 2);
 	return bytes / MEASURE_WAVE_SESSIONS / m->value_bytes / 4 * 4 * m->value_bytes *

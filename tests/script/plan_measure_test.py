@@ -435,6 +435,20 @@ def run(b):
     os.unlink(path)
 
 
+@case('several drives are measured each and as one tier, again and again')
+def run(b):
+    paths = [os.path.join(b.dir, name) for name in ('one', 'two')]
+    for path in paths:
+        with open(path, 'wb') as f:
+            f.truncate(512 << 20)
+    for _ in range(2):
+        p = b.profile('--only', 'drives', '--drive', paths[0], '--drive', paths[1], '--seconds', 4)
+        assert [d['name'] for d in p['devices']] == paths
+        assert arm(p, 'local')['bytes_per_s'] > 1e6
+    for path in paths:
+        os.unlink(path)
+
+
 @case('a file in memory is not passed off as a drive')
 def run(b):
     if not os.path.isdir('/dev/shm') or shutil.disk_usage('/dev/shm').free < 1 << 30:
@@ -563,6 +577,19 @@ def run(b):
         assert run.returncode == 3 and out == '' and 'stopped' in err, (run.returncode, out, err)
         assert not os.path.exists(b.out)
         b.nothing_left()
+
+
+@case('a run that waits for an engine is stopped at once')
+def run(b):
+    with Engine(how='hang') as e:
+        run = subprocess.Popen(b.command(['--only', 'engine', '--engine', e.url, '--seconds', '60']),
+                               text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while not e.prompts:
+            e.over.wait(0.02)
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=30)
+        assert run.returncode == 3 and out == '' and 'stopped' in err, (run.returncode, out, err)
+        assert err.count('\n') == 1 and not os.path.exists(b.out), err
 
 
 @case('a run that is killed leaves no file of a drive')
