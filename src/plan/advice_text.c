@@ -49,13 +49,13 @@ static void nothing_text(const struct advice_facts *f, const struct advice *a, c
 			 size_put(f->working_set_bytes, set), size_put(f->hbm_bytes, room));
 		break;
 	case ADVICE_SLOWER:
-		snprintf(out, ADVICE_TEXT_BYTES, "Do not buy: recompute takes %.2f s, the quickest "
-			 "load %.2f s; that is %.0f %% less, and %.0f %% are asked for.", now_s,
-			 best_s, 100 * a->gain, 100 * f->least_gain);
+		snprintf(out, ADVICE_TEXT_BYTES, "Do not buy: recompute takes %.4g s, the quickest "
+			 "load %.4g s; %.0f %% less are asked for.", now_s, best_s,
+			 100 * f->least_gain);
 		break;
 	case ADVICE_NO_ARM:
 		snprintf(out, ADVICE_TEXT_BYTES, "Nothing to load from: no arm that was asked "
-			 "about hits anything; recompute takes %.2f s, %.2f s are asked for.",
+			 "about hits anything; recompute takes %.2f s, %.3g s are asked for.",
 			 now_s, f->sla_s);
 		break;
 	case ADVICE_LOSSY:
@@ -66,7 +66,7 @@ static void nothing_text(const struct advice_facts *f, const struct advice *a, c
 		break;
 	default:
 		snprintf(out, ADVICE_TEXT_BYTES, "Do not buy: recompute takes %.2f s and meets the "
-			 "%.2f s that are asked for%s.", now_s, f->sla_s,
+			 "%.3g s that are asked for%s.", now_s, f->sla_s,
 			 f->money.told ? "; nothing pays for itself in time" : "");
 	}
 }
@@ -75,7 +75,7 @@ static void best_text(const struct advice_facts *f, const struct advice *a, char
 {
 	enum kvof_plan_arm_kind arm = advice_arm(a->what);
 
-	snprintf(out, ADVICE_TEXT_BYTES, "Nothing meets %.2f s with %u sessions at once. Best is "
+	snprintf(out, ADVICE_TEXT_BYTES, "Nothing meets %.3g s with %u sessions at once. Best is "
 		 "%s: %.2f s, against %.2f s of recompute%s.", f->sla_s, f->sessions,
 		 things[a->what], a->time_s[arm], a->time_s[REC],
 		 a->why == ADVICE_LOSSY ? "; without the loss of packets it would be an array" :
@@ -91,7 +91,7 @@ static void array_text(const struct advice_facts *f, const struct advice *a, cha
 	case ADVICE_SHARED:
 		snprintf(out, ADVICE_TEXT_BYTES, "An array: %.2f s. KV is wanted where it was not "
 			 "made (%u host%s%s), so local NVMe hits %.0f %% of the tokens and takes "
-			 "%.2f s; %.2f s are asked for.", array_s, f->hosts,
+			 "%.2f s; %.3g s are asked for.", array_s, f->hosts,
 			 f->hosts > 1 ? "s" : "",
 			 f->outlive == ADVICE_OUTLIVE_MOVE ? ", and moves" : "",
 			 100 * a->hit[KVOF_PLAN_LOCAL], local_s, f->sla_s);
@@ -99,19 +99,19 @@ static void array_text(const struct advice_facts *f, const struct advice *a, cha
 	case ADVICE_ROOM:
 		snprintf(out, ADVICE_TEXT_BYTES, "An array: %.2f s. Local NVMe has room for %s of "
 			 "the %s that come again, hits %.0f %% of the tokens and takes %.2f s; "
-			 "%.2f s are asked for.", array_s,
+			 "%.3g s are asked for.", array_s,
 			 size_put(f->capacity_bytes[KVOF_PLAN_LOCAL], room),
 			 size_put(f->working_set_bytes, set), 100 * a->hit[KVOF_PLAN_LOCAL],
 			 local_s, f->sla_s);
 		break;
 	case ADVICE_RATE:
 		snprintf(out, ADVICE_TEXT_BYTES, "An array: %.2f s with %u sessions at once. Local "
-			 "NVMe brings them back in %.2f s, recompute in %.2f s; %.2f s are asked "
+			 "NVMe brings them back in %.2f s, recompute in %.2f s; %.3g s are asked "
 			 "for.", array_s, f->sessions, local_s, a->time_s[REC], f->sla_s);
 		break;
 	default:
 		snprintf(out, ADVICE_TEXT_BYTES, "An array: %.2f s with %u sessions at once; "
-			 "recompute takes %.2f s and %.2f s are asked for.", array_s, f->sessions,
+			 "recompute takes %.2f s and %.3g s are asked for.", array_s, f->sessions,
 			 a->time_s[REC], f->sla_s);
 	}
 }
@@ -126,7 +126,7 @@ void advice_text(const struct advice_facts *f, const struct advice *a,
 	else if (!a->meets)
 		best_text(f, a, out);
 	else if (a->why == ADVICE_PAYS)
-		snprintf(out, ADVICE_TEXT_BYTES, "Recompute meets %.2f s (%.2f s), but %s takes "
+		snprintf(out, ADVICE_TEXT_BYTES, "Recompute meets %.3g s (%.2f s), but %s takes "
 			 "%.2f s and has paid for itself after %.0f days of saved GPU time.",
 			 f->sla_s, a->time_s[REC], things[a->what], a->time_s[arm],
 			 a->payback_days[arm]);
@@ -134,7 +134,7 @@ void advice_text(const struct advice_facts *f, const struct advice *a,
 		array_text(f, a, out);
 	else
 		snprintf(out, ADVICE_TEXT_BYTES, "%s is enough: %.2f s with %u sessions at once, "
-			 "where %.2f s are asked for and recompute takes %.2f s; %.0f %% of the "
+			 "where %.3g s are asked for and recompute takes %.2f s; %.0f %% of the "
 			 "tokens are hit.", a->what == ADVICE_LOCAL ? "Local NVMe" :
 			 a->what == ADVICE_DRAM ? "Memory of the host" : "The file server",
 			 a->time_s[arm], f->sessions, f->sla_s, a->time_s[REC],
