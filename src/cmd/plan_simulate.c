@@ -37,7 +37,7 @@ static const char *const load_names[] = {
 
 struct ask {
 	const char *trace_name, *profile_name, *arrivals, *load, *requests_per_s, *speed;
-	const char *tier[TIERS], *warm, *second;
+	const char *tier[TIERS], *warm, *second, *log;
 	struct traces_kv kv;
 	unsigned seed, requests, block_tokens, users, instances, ranks, tokens, sessions;
 	unsigned output_tokens, prefill;
@@ -208,6 +208,8 @@ static int tiers_make(struct ask *a)
 
 	if (rc == 0)
 		rc = list_check("second-touch", a->second);
+	if (rc == 0)
+		rc = list_check("log", a->log);
 	for (unsigned i = 0; rc == 0 && i < TIERS; i++) {
 		struct simulate_tier *t = &a->opts.tier[i];
 		double block_bytes = a->kv.token_bytes * a->opts.block_tokens;
@@ -215,6 +217,7 @@ static int tiers_make(struct ask *a)
 
 		t->warm = listed(a->warm, tier_names[i]);
 		t->second_touch = listed(a->second, tier_names[i]);
+		t->log = listed(a->log, tier_names[i]);
 		t->present = a->tier[i] != NULL;
 		present += t->present;
 		if ((t->warm || t->second_touch) && !t->present) {
@@ -383,7 +386,7 @@ static json_t *tiers_json(const struct ask *a)
 		if (!a->opts.tier[i].present)
 			continue;
 		json_array_append_new(list, json_pack(
-			"{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I}",
+			"{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I}",
 			"name", tier_names[i], "arm", kvof_plan_arm_name(a->opts.tier[i].arm.kind),
 			"source", kvof_plan_source_name(a->opts.tier[i].arm.source),
 			"capacity_blocks", (json_int_t)a->opts.tier[i].capacity_blocks,
@@ -392,7 +395,8 @@ static json_t *tiers_json(const struct ask *a)
 			"evicted_blocks", (json_int_t)t->evicted, "read_bytes", t->read_bytes,
 			"written_bytes", t->written_bytes, "promoted_blocks",
 			(json_int_t)t->promoted, "refused_blocks", (json_int_t)t->refused,
-			"touches", (json_int_t)t->touched));
+			"touches", (json_int_t)t->touched, "carried_blocks",
+			(json_int_t)t->carried));
 	}
 	return list;
 }
@@ -593,6 +597,7 @@ int plan_simulate(int argc, char **argv)
 		{"warm", CMD_TEXT, &a.warm, "TIER,...", "has all blocks at the start"},
 		{"second-touch", CMD_TEXT, &a.second, "TIER,...",
 			"takes a block when it is saved again"},
+		{"log", CMD_TEXT, &a.log, "TIER,...", "evicts as kvof's store does, not as lru"},
 		{"dram-rate", CMD_BYTES, &a.rate[0], "SIZE", "bytes a second of DRAM"},
 		{"local-rate", CMD_BYTES, &a.rate[1], "SIZE", "of local flash"},
 		{"array-rate", CMD_BYTES, &a.rate[2], "SIZE", "of the array"},

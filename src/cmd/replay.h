@@ -113,6 +113,7 @@ struct replay_result {
 	double seconds;                              /* that a real one took */
 	double load_s, miss_s;                       /* match and load; of requests with no hit */
 	double save_s, check_s;                      /* and to save; and to compare bytes */
+	uint64_t misses;                             /* requests with no hit */
 	struct replay_line saves;
 	struct replay_span span[REPLAY_SPANS];
 	uint64_t span_ms;

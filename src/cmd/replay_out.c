@@ -83,6 +83,7 @@ static void json_tiers(json_t *object, const struct replay_opts *o, const struct
 		json_object_set_new(object, "seconds", json_real(r->seconds));
 		json_object_set_new(object, "load_s", json_real(r->load_s));
 		json_object_set_new(object, "miss_s", json_real(r->miss_s));
+		json_object_set_new(object, "misses", json_integer((json_int_t)r->misses));
 		json_object_set_new(object, "save_s", json_real(r->save_s));
 		json_object_set_new(object, "check_s", json_real(r->check_s));
 		json_object_set_new(object, "saves", json_line(&r->saves, o->block_bytes));

@@ -291,6 +291,7 @@ static void request_time(struct real *r, const uint64_t before[REPLAY_TIERS], ui
 {
 	double load_s = (double)load_ns / (double)NS_PER_S;
 
+	r->out->misses += hits == 0;
 	if (hits == 0)
 		r->out->miss_s += load_s;
 	else

@@ -958,6 +958,7 @@ static int result_make(struct sim *s)
 		out->tier[i].promoted = t->promoted;
 		out->tier[i].refused = t->refused;
 		out->tier[i].touched = t->touched;
+		out->tier[i].carried = t->carried;
 		out->tier[i].written_bytes = (double)t->written * s->arm[i].block_bytes;
 	}
 	engines_tell(s);
@@ -1038,6 +1039,7 @@ static int tiers_begin(struct sim *s)
 
 		at->present = o->tier[i].present;
 		at->second_touch = o->tier[i].second_touch;
+		at->log = o->tier[i].log;
 		at->capacity_blocks = o->tier[i].capacity_blocks;
 		s->arm[i].arm = o->tier[i].arm;
 		s->arm[i].block_bytes = o->token_bytes * o->block_tokens;

@@ -51,6 +51,7 @@ enum simulate_load {
 
 struct simulate_tier {
 	bool present, second_touch;
+	bool log;                          /* evicts as kvof's store does (plan/tiers.h) */
 	bool warm;                         /* has all blocks of the trace at the start that fit */
 	uint64_t capacity_blocks;          /* 0: room for all */
 	struct kvof_plan_arm arm;
@@ -94,7 +95,7 @@ struct simulate_resource {
 struct simulate_result {
 	uint64_t requests, blocks, tokens, hit_blocks, hit_tokens;
 	struct simulate_tier_result {
-		uint64_t hit_blocks, hit_tokens, evicted, promoted, refused, touched;
+		uint64_t hit_blocks, hit_tokens, evicted, promoted, refused, touched, carried;
 		double read_bytes, written_bytes;
 	} tier[TIERS];
 	struct simulate_times ttft;

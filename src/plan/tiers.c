@@ -10,6 +10,8 @@
 #define TOUCH_S 60.0                       /* a head that nearer tiers serve is touched so often */
 #define HELD 1
 #define ASKED 2
+#define USED 4                             /* since it was written, of a log */
+#define CARRY_SHARE 0.07                   /* of what is written: the store's usual --carry */
 
 int tiers_open(struct tiers *t, uint32_t unique_blocks)
 {
@@ -71,20 +73,38 @@ static void list_put(struct tiers_tier *at, uint32_t end, uint32_t block)
 
 static void hit(struct tiers *t, struct tiers_tier *at, uint32_t block)
 {
+	if (at->log) {
+		at->known[block] |= USED;
+		return;
+	}
 	list_take(at, block);
 	list_put(at, t->unique_blocks, block);
 }
 
+static void evict(struct tiers *t, struct tiers_tier *at)
+{
+	uint32_t oldest = at->newer[t->unique_blocks];
+
+	while ((at->known[oldest] & USED) != 0 && at->may_carry >= 1) {
+		at->may_carry--;
+		at->carried++;
+		at->written++;
+		at->known[oldest] &= (uint8_t)~USED;
+		list_take(at, oldest);
+		list_put(at, t->unique_blocks, oldest);
+		oldest = at->newer[t->unique_blocks];
+	}
+	list_take(at, oldest);
+	at->known[oldest] = ASKED;
+	at->count--;
+	at->evicted++;
+}
+
 static void insert(struct tiers *t, struct tiers_tier *at, uint32_t block)
 {
-	if (at->count == at->capacity_blocks) {
-		uint32_t oldest = at->newer[t->unique_blocks];
-
-		list_take(at, oldest);
-		at->known[oldest] = ASKED;
-		at->count--;
-		at->evicted++;
-	}
+	at->may_carry += CARRY_SHARE;
+	if (at->count == at->capacity_blocks)
+		evict(t, at);
 	list_put(at, t->unique_blocks, block);
 	at->known[block] = HELD | ASKED;
 	at->count++;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which tier of the simulator holds which blocks: DRAM, then local flash, then the array, each with
- * room for so many and evicting what was used longest ago. Rules are those of the model of `kvof
- * replay` with --policy lru (docs/replay.md), so that both count the same. Blocks have numbers and
- * no bytes. One thread.
+ * Which tier of the simulator holds which blocks: DRAM, then local flash, then the array, each
+ * with room for so many. A tier evicts what was used longest ago; or, as a log (kvof's own store), what
+ * was written longest ago, but carries on what was asked for since, up to a part of what is written.
+ * Other rules are those of the model of `kvof replay` with --policy lru (docs/replay.md), so that
+ * both count the same. Blocks have numbers and no bytes. One thread.
  */
 #ifndef KVOF_PLAN_TIERS_H
 #define KVOF_PLAN_TIERS_H
@@ -15,12 +16,14 @@ enum { TIERS_DRAM, TIERS_LOCAL, TIERS_ARRAY, TIERS };
 
 struct tiers_tier {
 	bool present, second_touch;        /* takes a block when it is saved again */
+	bool log;
 	uint64_t capacity_blocks;          /* 0: for all */
 	/* what was seen */
-	uint64_t evicted, promoted, refused, touched, written;
+	uint64_t evicted, promoted, refused, touched, written, carried;
 	/* its own: a list in order of use, its ends at [unique blocks] */
 	uint32_t *newer, *older, count;
-	uint8_t *known;                    /* held now, or held or asked about before */
+	uint8_t *known;                    /* held now; held or asked about before; used */
+	double may_carry;
 };
 
 struct tiers {

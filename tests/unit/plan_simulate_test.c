@@ -21,6 +21,11 @@ static const struct kvof_plan_arm array = {.kind = KVOF_PLAN_ARRAY, .bottleneck 
 static const struct kvof_plan_arm recompute = {.kind = KVOF_PLAN_RECOMPUTE, .bottleneck = "gpu",
 	.tokens_per_s = 3200, .median_share = 0.5, .median_rank = 1, .output_tokens = 64};
 
+static const struct kvof_plan_arm dram_arm = {.kind = KVOF_PLAN_DRAM, .fixed_s = 0.01,
+	.bytes_per_s = 40e9};
+static const struct kvof_plan_arm local_arm = {.kind = KVOF_PLAN_LOCAL, .fixed_s = 0.05,
+	.bytes_per_s = 6e9, .session_bytes_per_s = 3e9};
+
 static bool near(const char *what, double got, double want, double part)
 {
 	if (fabs(got - want) <= part * fabs(want) + 1e-9)
@@ -78,7 +83,7 @@ static struct kvof_plan_ttft closed(const struct kvof_plan_arm *arm, unsigned se
 	return out;
 }
 
-/* --- the closed form ----------------------------------------------------------------------- */
+/* --- the closed form -------------------------------------------------------------------------- */
 
 static const unsigned waves[] = {1, 2, 3, 8, 16, 31, 32, 100};
 static const unsigned lengths[] = {1024, 8448, 30208, 131072};
@@ -274,7 +279,7 @@ TEST(a_user_waits_for_the_answer_thinks_and_asks_again)
 	trace_free(&t);
 }
 
-/* A server with random arrivals, each as long as the other: the mean wait is u / 2 (1 - u) of one. */
+/* One server, random arrivals, all as long: the mean wait is u / 2 (1 - u) of one. */
 TEST(random_arrivals_wait_as_long_as_queueing_theory_says)
 {
 	static const double rates[] = {0.3, 0.5, 0.8};
@@ -341,12 +346,35 @@ TEST(blocks_are_there_from_the_first_token_of_the_request_that_made_them)
 	trace_free(&t);
 }
 
-/* --- load or compute --------------------------------------------------------------------------- */
+/* Room for 100: what is asked for in between is carried on; else it is gone 100 blocks later. */
+TEST(a_log_evicts_what_was_written_first_and_carries_what_was_asked_for)
+{
+	struct simulate_opts o = {.arrivals = SIMULATE_CLOSED, .users = 1, .load = SIMULATE_ALWAYS,
+		.block_tokens = 512, .token_bytes = 1, .recompute = recompute,
+		.tier[TIERS_LOCAL] = {.present = true, .capacity_blocks = 100, .arm = local_arm}};
+	struct simulate_result lru, log;
+	struct trace t = {0};
+	uint64_t next = 10;
 
-static const struct kvof_plan_arm dram_arm = {.kind = KVOF_PLAN_DRAM, .fixed_s = 0.01,
-	.bytes_per_s = 40e9};
-static const struct kvof_plan_arm local_arm = {.kind = KVOF_PLAN_LOCAL, .fixed_s = 0.05,
-	.bytes_per_s = 6e9, .session_bytes_per_s = 3e9};
+	for (unsigned i = 0; i < 1000; i++) {
+		expect_int(trace_add(&t, 0, 512, 1), 0);
+		expect_int(trace_add_block(&t, i % 60 == 0 ? i / 240 : next++), 0);
+	}
+	lru = simulated(&t, &o);
+	o.tier[TIERS_LOCAL].log = true;
+	log = simulated(&t, &o);
+	expect_int(lru.hit_blocks, 17 - 5);        /* five blocks, four times each, the last once */
+	expect_int(log.hit_blocks, 17 - 5);
+	expect(log.tier[TIERS_LOCAL].carried > 5);
+	expect(near("written", log.tier[TIERS_LOCAL].written_bytes,
+		    lru.tier[TIERS_LOCAL].written_bytes + 512.0 *
+		    (double)log.tier[TIERS_LOCAL].carried, 1e-6));
+	simulate_free(&lru);
+	simulate_free(&log);
+	trace_free(&t);
+}
+
+/* --- load or compute -------------------------------------------------------------------------- */
 
 /* Arms, loads and rooms of all kinds from a seed. */
 static struct simulate_opts random_opts(struct prng *r)
@@ -456,7 +484,7 @@ TEST(the_same_seed_gives_the_same_run_and_another_another)
 	trace_free(&t);
 }
 
-/* --- what is refused ---------------------------------------------------------------------------- */
+/* --- what is refused -------------------------------------------------------------------------- */
 
 TEST(options_that_make_no_sense_are_refused_by_name)
 {
