@@ -12,7 +12,8 @@
  *	HEAD -> BODY -> PAD -> DATA -> DIGEST -> HEAD        (PAD, DATA, DIGEST only with data)
  *
  * Sending. PDUs queue up; one send is in flight, made of as many of them as fit into its iovecs
- * and TCP_STEP_BYTES. What queues up meanwhile goes together with the next send.
+ * and TCP_STEP_BYTES. It begins at the end of the turn, so that all answers of the turn are in it; what
+ * queues up meanwhile goes together with the next send.
  *
  * Ending. A wrong peer is told by TermReq: PDUs of which no byte has gone are dropped, the one that
  * is half gone is finished, TermReq follows, and what still comes in is dropped until the peer
@@ -274,6 +275,7 @@ void tcp_init(struct tcp *t, struct loop *loop, const struct tcp_end *end,
 	t->stall_ns = opts->stall_ns;
 	t->rx.buf = t->rx.first;
 	t->rx.buf_bytes = sizeof(t->rx.first);
+	t->rx.offer = TCP_RX_BUSY_BYTES;
 	list_init(&t->tx.queue);
 	list_init(&t->tx.flying);
 	loop_timer_init(&t->timer, tcp_late);
@@ -354,6 +356,8 @@ void tcp_fault(struct tcp *t, const struct nv_pdu_fault *fault)
 	if (wrong.bytes > header)
 		wrong.bytes = header;
 	WIRE_COUNT(term_sent[fault->fes & 7], 1);
+	if (t->tx.soon_flying)
+		tx_start(t);                  /* answers of this turn go before it */
 	tx_drop_unsent(t);
 	t->term_bytes = (uint8_t)nv_termreq_build(type, fault, &wrong, t->term_pdu);
 	t->term = (struct tcp_out){.head = t->term_pdu, .head_bytes = t->term_bytes};
@@ -366,7 +370,8 @@ static void tcp_owner_close(struct tcp *t)
 	t->owner_gone = true;
 	if (t->state == TCP_CLOSED)
 		tcp_maybe_free(t);
-	else if (t->state == TCP_OPEN && t->rules.controller && t->tx.busy && !tcp_rx_is_direct(t))
+	else if (t->state == TCP_OPEN && t->rules.controller && !tcp_rx_is_direct(t) &&
+		 (t->tx.busy || t->tx.soon_flying))
 		tcp_part(t, -ECONNRESET);     /* answers that are queued still go */
 	else if (t->state != TCP_PARTING)
 		tcp_end(t, -ECONNRESET);
@@ -504,6 +509,31 @@ static void tx_start(struct tcp *t)
 	tcp_watch(t);
 }
 
+static void tx_soon_done(struct loop_op *op, int res)
+{
+	struct tcp *t = container_of(op, struct tcp, tx.soon);
+
+	must(res == 0 && t->tx.soon_flying);
+	t->tx.soon_flying = false;
+	tcp_op_back(t);
+	if (tcp_is_over(t))
+		return;
+	tx_start(t);
+	if (t->pausing && !t->tx.busy)
+		tcp_kick(t);
+}
+
+/* Behind what this turn has still to do, so that all of its answers go in one send. */
+static void tx_soon(struct tcp *t)
+{
+	if (t->tx.busy || t->tx.soon_flying)
+		return;
+	t->tx.soon_flying = true;
+	t->ops++;
+	t->tx.soon.done = tx_soon_done;
+	loop_soon(t->conn.loop, &t->tx.soon, 0);
+}
+
 void tcp_send(struct tcp *t, struct tcp_out *out, struct nv_pdu_head *head)
 {
 	uint8_t *after = (uint8_t *)head + head->hlen;
@@ -524,7 +554,7 @@ void tcp_send(struct tcp *t, struct tcp_out *out, struct nv_pdu_head *head)
 	}
 	must(out_bytes(out) == le32_get(head->plen));
 	list_push_back(&t->tx.queue, &out->link);
-	tx_start(t);
+	tx_soon(t);
 }
 
 bool tcp_unsend(struct tcp *t, struct tcp_out *out)
@@ -589,6 +619,17 @@ static void rx_landed(struct tcp *t, uint32_t bytes)
 	rx->left -= data;
 }
 
+/* A receive came back full: a peer that sends small PDUs faster than we ask for them costs one
+ * receive for a few of them. Large data ends this, since it would be copied out of the buffer. */
+static void rx_widen(struct tcp_rx *rx)
+{
+	if (rx->buf_bytes < TCP_RX_BUSY_BYTES || rx->offer >= TCP_RX_FULL_BYTES)
+		return;
+	rx->offer *= 2;
+	if (rx->buf_wanted < rx->offer)
+		rx->buf_wanted = rx->offer;
+}
+
 static void rx_done(struct loop_op *op, int res)
 {
 	struct tcp *t = container_of(op, struct tcp, rx.io.op);
@@ -601,6 +642,8 @@ static void rx_done(struct loop_op *op, int res)
 	if (tcp_is_over(t))
 		return;
 	WIRE_COUNT(bytes_in, (uint64_t)res);
+	if ((uint64_t)res == rx->io.bytes && !rx->io.all)
+		rx_widen(rx);
 	if (rx->direct)
 		rx_landed(t, (uint32_t)res);
 	else
@@ -645,6 +688,7 @@ static void rx_more(struct tcp *t)
 {
 	struct tcp_rx *rx = &t->rx;
 	uint32_t have = rx_have(rx);
+	uint64_t room;
 
 	if (rx->buf_wanted > rx->buf_bytes)
 		rx_grow(rx);
@@ -654,8 +698,9 @@ static void rx_more(struct tcp *t)
 		rx->to = have;
 	}
 	must(rx->to < rx->buf_bytes);
-	rx->iov[0] = (struct iovec){rx->buf + rx->to, rx->buf_bytes - rx->to};
-	rx_receive(t, (struct sock_io){.iov_count = 1, .bytes = rx->buf_bytes - rx->to}, false);
+	room = bytes_min(rx->buf_bytes - rx->to, rx->offer);
+	rx->iov[0] = (struct iovec){rx->buf + rx->to, room};
+	rx_receive(t, (struct sock_io){.iov_count = 1, .bytes = room}, false);
 }
 
 /* The next bytes of data straight to where they belong. */
@@ -678,10 +723,14 @@ static void rx_direct(struct tcp *t)
 	}
 	rx->direct_bytes = (uint32_t)bytes;
 	if (bytes == rx->left && bytes <= TCP_RX_TAIL_BYTES) {
+		uint64_t room;
+
 		must(rx_have(rx) == 0);
-		rx->iov[n++] = (struct iovec){rx->buf, rx->buf_bytes};
-		rx_receive(t, (struct sock_io){.iov_count = n, .bytes = bytes + rx->buf_bytes},
-			   true);
+		if (rx->buf_wanted > rx->buf_bytes)
+			rx_grow(rx);
+		room = bytes_min(rx->buf_bytes, rx->offer);
+		rx->iov[n++] = (struct iovec){rx->buf, room};
+		rx_receive(t, (struct sock_io){.iov_count = n, .bytes = bytes + room}, true);
 		return;
 	}
 	rx_receive(t, (struct sock_io){.iov_count = n, .bytes = bytes, .all = true}, true);
@@ -808,6 +857,8 @@ static bool rx_head(struct tcp *t)
 		tcp_fault(t, &fault);
 		return false;
 	}
+	if (rx->shape.data_bytes > TCP_RX_BUSY_BYTES)
+		rx->offer = TCP_RX_BUSY_BYTES;
 	rx->state = RX_BODY;
 	return true;
 }

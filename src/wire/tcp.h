@@ -14,10 +14,11 @@
 #define TCP_RX_FIRST_BYTES 144         /* holds ICReq; a silent connection costs no more */
 #define TCP_RX_BYTES 4096              /* once shaken hands: headers, small data that follows */
 #define TCP_RX_BUSY_BYTES 16384        /* once I/O is expected: several small PDUs a receive */
+#define TCP_RX_FULL_BYTES (128 * KiB)  /* where small PDUs fill one receive after the other */
 #define TCP_RX_TAIL_BYTES (64 * KiB)   /* up to here a direct receive reads on into the buffer */
 #define TCP_STEP_BYTES (1 * MiB)       /* most data of one receive or send: progress is seen */
 #define TCP_RX_IOV 16
-#define TCP_TX_IOV 32
+#define TCP_TX_IOV 64
 #define TCP_PART_NS (500 * NS_PER_MS)  /* a TermReq has this long to be read */
 
 struct tcp;
@@ -54,6 +55,7 @@ struct tcp_rx {
 	uint8_t *buf;                  /* first, or TCP_RX_BYTES of the heap */
 	uint32_t buf_bytes, from, to;  /* unread bytes are buf[from .. to) */
 	uint32_t buf_wanted;           /* it grows to this when it is free to */
+	uint32_t offer;                /* most of it that one receive may fill */
 	enum rx_state state;
 	bool running;                  /* rx_run() is on the stack */
 	bool held;                     /* the end has said: not on, until tcp_rx_go() */
@@ -74,7 +76,8 @@ struct tcp_rx {
 struct tcp_tx {
 	struct list_link queue;        /* struct tcp_out, oldest first; it may be half gone */
 	struct list_link flying;       /* complete with the send in flight */
-	bool busy;
+	bool busy, soon_flying;
+	struct loop_op soon;           /* begins a send */
 	struct sock_io io;
 	struct iovec iov[TCP_TX_IOV];
 };
