@@ -826,7 +826,7 @@ static struct drive *drive_after(struct store *st, unsigned i)
 static int drives_recover(struct opening *o)
 {
 	struct store *st = o->st;
-	struct scan scan[2] = {{NULL}}, *now = &scan[0], *next = &scan[1];
+	struct scan scan[2] = {{.found = NULL}}, *now = &scan[0], *next = &scan[1];
 	struct drive *d = drive_after(st, 0), *after;
 	int rc = scan_ahead_open(&o->ahead);
 

@@ -194,7 +194,7 @@ static void runs_shift(struct scan_ahead *a)
 	if (a->run[0].next < a->run[0].count)
 		return;
 	a->run[0] = a->run[1];
-	a->run[1] = (struct run){NULL};
+	a->run[1] = (struct run){.disk = NULL};
 }
 
 /* As many of the next ones as there is room for. */
@@ -289,7 +289,8 @@ static void footers_order(struct drive *d, struct scan *s, struct scan_ahead *a)
 		uint64_t end = scan_place(d, s->order[n], d->segment_blocks).block << FMT_BLOCK_SHIFT;
 
 		if (scan_reads_footer(f))
-			s->reads[run->count++] = (struct disk_read_now){NULL, bytes, end - bytes, 0};
+			s->reads[run->count++] = (struct disk_read_now){
+				.bytes = bytes, .offset_bytes = end - bytes};
 	}
 	batches_fill(a);
 }
@@ -328,5 +329,5 @@ void scan_free(struct scan *s)
 	free(s->found);
 	free(s->order);
 	free(s->reads);
-	*s = (struct scan){NULL};
+	*s = (struct scan){.found = NULL};
 }
