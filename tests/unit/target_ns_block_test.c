@@ -332,6 +332,55 @@ TEST(a_drive_that_hangs_is_answered_for_and_its_buffer_kept_until_it_lets_go)
 	all_close(&a);                                 /* all buffers are back */
 }
 
+/* What a drive never answers keeps its buffers; the other namespaces live on what is left. */
+TEST(reads_that_a_drive_never_answers_leave_buffers_to_the_other_namespaces)
+{
+	enum { HOSTS = 6, EACH = 15 };
+	static struct ask ask[HOSTS * EACH];
+	static struct lk host[HOSTS];
+	uint8_t *value = malloc(MiB), *in = malloc(MiB);
+	struct nv_sqe sqe;
+	struct all a;
+
+	all_open(&a, &usual);
+	kt_noise(value, MiB);
+	for (unsigned i = 0; i < 16; i++)
+		expect_int(nvm_out(&a, NV_NVM_WRITE, i * 256, 256, value), NV_RAW_OK);
+	for (unsigned h = 0; h < HOSTS; h++)
+		lk_open(&a.f, &host[h], h % 2 == 0 ? HOST_A : HOST_B);
+	for (unsigned round = 0; round < 2; round++) {     /* the second: it is known to hang */
+		if (round == 0)
+			sim_disk_mode("blocks", SIM_DISK_HANGS);
+		for (unsigned i = 0; i < HOSTS * EACH; i++) {
+			sqe = nvm_sqe(&a, NV_NVM_READ, i % 16 * 256, 256);
+			ask[i] = (struct ask){.iov = {in, MiB}};
+			ask[i].req.in = &ask[i].iov;
+			ask[i].req.in_count = 1;
+			ask[i].req.in_bytes = MiB;
+			ask_start(&ask[i], &host[i / EACH].io, &sqe);
+		}
+		for (unsigned i = 0; i < 20; i++) {
+			uint64_t before_ns = sim_now_ns();
+
+			for (unsigned k = 0; i == 10 && k < HOSTS * EACH; k++)
+				expect_int(ask_wait(&a.f, &ask[k]), NV_RAW_READ_UNRECOVERED);
+			if (i == 10)
+				before_ns = sim_now_ns();
+			expect_int(kv_put(&a.f, &a.h.io, "other", value, MiB, 0), NV_RAW_OK);
+			expect_int(kv_get(&a.f, &a.h.io, "other", in, MiB), NV_RAW_OK);
+			expect_mem(in, value, MiB);
+			expect(sim_now_ns() - before_ns < NS_PER_S);
+		}
+	}
+	sim_disk_mode("blocks", SIM_DISK_WELL);
+	settle(&a.f);
+	for (unsigned h = 0; h < HOSTS; h++)
+		lk_close(&a.f, &host[h]);
+	all_close(&a);
+	free(value);
+	free(in);
+}
+
 TEST(a_host_that_leaves_in_the_middle_of_a_write_leaves_whole_blocks)
 {
 	uint8_t *out = malloc(MiB), *in = malloc(MiB);
