@@ -7,9 +7,10 @@
  * another one, of a number and a size between them, is only predicted by it, and the profile tells
  * how far off that was.
  *
- * Rounds go over all waves again and again. Buffers that a wave fills were written before, and
- * sessions take turns, so that no wave finds its bytes in the processor's cache where the whole set
- * is larger.
+ * Rounds go over all waves again and again, each in an order of its own: on a busy machine whoever
+ * comes late in a round is sooner out of its time slice. Buffers that a wave fills were written
+ * before, and sessions take turns, so that no wave finds its bytes in the processor's cache where
+ * the whole set is larger.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -46,6 +47,7 @@ struct wave {
 	struct kvof_id *id;              /* [sessions * blocks_most] */
 	struct kvof_block *block;        /* [the same]: into room */
 	struct iovec *iov;
+	struct prng prng;
 	uint8_t *room;
 	uint64_t room_bytes;
 	uint32_t blocks_most, turn;
@@ -239,19 +241,35 @@ static int wave_batch_once(struct wave *w)
 	return rc;
 }
 
+/* A new order of the waves. */
+static void points_shuffle(struct wave *w, unsigned order[MEASURED_WAVES_MAX])
+{
+	for (unsigned i = 0; i < w->points; i++)
+		order[i] = i;
+	for (unsigned i = w->points; i > 1; i--) {
+		unsigned other = (unsigned)prng_below(&w->prng, i), keep = order[i - 1];
+
+		order[i - 1] = order[other];
+		order[other] = keep;
+	}
+}
+
 static int wave_rounds(struct wave *w)
 {
+	unsigned order[MEASURED_WAVES_MAX];
 	int rc = 0;
 
 	for (unsigned r = 0; rc == 0 && r <= MEASURED_REPEATS_MAX && !measure_stopped(); r++) {
 		if (r > MEASURE_REPEATS_LEAST && measure_over(w->m))
 			break;
+		points_shuffle(w, order);
 		for (unsigned i = 0; rc == 0 && i < w->points && !measure_stopped(); i++) {
+			struct wave_point *p = &w->point[order[i]];
+
 			measure_progress(w->m, "round %u: %u session%s of %llu MiB", r,
-					 w->point[i].sessions, w->point[i].sessions > 1 ? "s" : "",
-					 (unsigned long long)(w->point[i].blocks *
-							      w->m->value_bytes / MiB));
-			rc = wave_once(w, &w->point[i]);
+					 p->sessions, p->sessions > 1 ? "s" : "",
+					 (unsigned long long)(p->blocks * w->m->value_bytes / MiB));
+			rc = wave_once(w, p);
 		}
 		if (rc == 0)
 			rc = wave_batch_once(w);
@@ -298,6 +316,37 @@ static void arm_check(struct wave *w)
 	}
 }
 
+/* What was measured, in a line: sessions x MB of each, median and last. */
+static void points_note(struct wave *w)
+{
+	char text[200] = "";
+
+	for (unsigned i = 0; i < w->points; i++) {
+		const struct wave_point *p = &w->point[i];
+		size_t used = strlen(text);
+
+		snprintf(text + used, sizeof(text) - used, "%s%u x %.0f: %.2f, %.2f",
+			 i > 0 ? "; " : "", p->sessions, point_bytes(w, p) / 1e6,
+			 measured_median(&p->p50) * 1e3, measured_median(&p->last) * 1e3);
+	}
+	plan_fit_note(w->fit, "sessions x MB: median, last ms: %s", text);
+}
+
+/* One closed form can't say that a rate falls as more sessions share it. */
+static void alone_note(struct wave *w)
+{
+	const struct wave_point *p = &w->point[1];
+	const struct kvof_plan_wave alone = {.sessions = 1, .bytes = point_bytes(w, p)};
+	double last_s = measured_median(&p->last);
+	struct kvof_plan_ttft ttft;
+	struct kvof_plan_bad bad;
+
+	if (kvof_plan_ttft(&w->fit->arm, &alone, &ttft, &bad) == 0 && ttft.last_s > 1.1 * last_s)
+		plan_fit_note(w->fit, "one session alone took %.2f ms for %.0f MB, the arm says "
+			      "%.2f: together they get less than one did, and the arm is that of "
+			      "many", last_s * 1e3, alone.bytes / 1e6, ttft.last_s * 1e3);
+}
+
 static void arm_notes(struct wave *w)
 {
 	const struct wave_point *worst = &w->point[0];
@@ -313,6 +362,8 @@ static void arm_notes(struct wave *w)
 	plan_fit_note(w->fit, "restores of blocks of %llu KiB through libkvof, %u waves, %u "
 		      "repeats each", (unsigned long long)(w->m->value_bytes / KiB), w->points,
 		      w->point[0].last.count);
+	points_note(w);
+	alone_note(w);
 	if (measured_spread(&worst->last) > MEASURE_NOISY)
 		plan_fit_note(w->fit, "noisy: repeats of %u sessions of %.0f MB lie %.0f %% apart",
 			      worst->sessions, point_bytes(w, worst) / 1e6,
@@ -360,9 +411,9 @@ static int wave_ready(struct wave *w, uint64_t set_bytes)
 		{.sessions = most * 3 / 4, .blocks = (small + large) / 2},
 	};
 	uint32_t blocks = most * large;
-	struct prng prng = prng_of(cmd_now_ns());
 
 	must(small > 0);
+	w->prng = prng_of(cmd_now_ns());
 	memcpy(w->point, points, sizeof(points));
 	w->points = ARRAY_COUNT(points);
 	w->blocks_most = large;
@@ -375,7 +426,7 @@ static int wave_ready(struct wave *w, uint64_t set_bytes)
 	if (w->id == NULL || w->block == NULL || w->iov == NULL || w->room == NULL)
 		return measure_failed("no memory for %llu MiB of restores",
 				      (unsigned long long)(w->room_bytes / MiB));
-	prng_fill(&prng, w->room, w->room_bytes);
+	prng_fill(&w->prng, w->room, w->room_bytes);
 	return 0;
 }
 

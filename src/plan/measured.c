@@ -276,7 +276,8 @@ static void waves_refine(const struct measured_wave *wave, unsigned count,
 		t.x[t.count][1] = n;
 		t.x[t.count][2] = x;
 		t.y[t.count] = y;
-		t.weight[t.count++] = 1 / (wave[i].last_s * wave[i].last_s);
+		/* plans ask about many sessions and are drawn on to more: their waves count more */
+		t.weight[t.count++] = n / (wave[i].last_s * wave[i].last_s);
 	}
 	if (!terms_fit(&t, 7, 4, part))
 		return;

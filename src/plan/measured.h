@@ -13,7 +13,7 @@
 
 #include <kvof/plan.h>
 
-#define MEASURED_REPEATS_MAX 64u
+#define MEASURED_REPEATS_MAX 256u
 #define MEASURED_WAVES_MAX 16u
 
 /* Repeats of one measurement, in the order in which they were taken. */
@@ -52,7 +52,8 @@ struct measured_wave {
  * @wave: [count], of one session and of several, each with two sizes or more
  *
  * One session's line over its size gives fixed cost and the most that one gets; the largest wave's
- * line gives the rate of all; medians give the order. A negative fixed cost is 0, and where noise
+ * line gives the rate of all; then all waves count, each as often as it has sessions. Medians give
+ * the order. A negative fixed cost is 0, and where noise
  * hid that more bytes take more time the line begins at zero.
  * Return: 0; -EINVAL: there is no line: fewer than two sizes, or not one and several sessions.
  */
