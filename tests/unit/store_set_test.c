@@ -407,6 +407,40 @@ TEST(drives_that_were_used_apart_are_not_mixed)
 	set_rig_end(&r);
 }
 
+/* The truth is on the drives that were there. One that was not, opened alone, can't know it: it
+ * shows what it had, and is not mixed with those that know better. */
+TEST(a_drive_that_was_away_while_a_namespace_went_knows_it_from_the_others)
+{
+	struct set_ns ns[SET_NAMESPACES_MAX];
+	struct set_rig r;
+
+	for (unsigned alone = 0; alone < 2; alone++) {
+		struct store_drive drive[2];
+
+		made(&r, 2);
+		memcpy(drive, r.opts.drive, sizeof(drive));
+		r.opts.degraded = true;
+		r.opts.drive[0] = (struct store_drive){.path = "away", .bytes = 0};
+		expect_int(set_rig_open(&r), 0);
+		expect_int(set_ns_list(r.set, ns), 1);
+		expect_int(set_ns_remove(r.set, ns[0].id, r.why), 0);
+		expect_int(set_ns_list(r.set, ns), 0);
+		set_rig_close(&r);
+		memcpy(r.opts.drive, drive, sizeof(drive));
+		if (alone == 1) {
+			r.opts.drive[1] = (struct store_drive){.path = "away", .bytes = 0};
+			expect_int(set_rig_open(&r), 0);
+			expect_int(set_ns_list(r.set, ns), 1);
+			set_rig_close(&r);
+			memcpy(r.opts.drive, drive, sizeof(drive));
+		}
+		r.opts.degraded = false;
+		expect_int(set_rig_open(&r), 0);
+		expect_int(set_ns_list(r.set, ns), 0);
+		set_rig_end(&r);
+	}
+}
+
 TEST(a_look_writes_nothing)
 {
 	struct set_ns ns[SET_NAMESPACES_MAX];
