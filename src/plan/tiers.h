@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which tier of the simulator holds which blocks: DRAM, then local flash, then the array, each
- * with room for so many. A tier evicts what was used longest ago; or, as a log (kvof's own store), what
- * was written longest ago, but carries on what was asked for since, up to a part of what is written.
- * Other rules are those of the model of `kvof replay` with --policy lru (docs/replay.md), so that
- * both count the same. Blocks have numbers and no bytes. One thread.
+ * with room for so many. A tier evicts what was used longest ago; or, as a log (kvof's own store),
+ * what was written longest ago, but carries on what was asked for since, up to a part of what is
+ * written. Other rules are those of the model of `kvof replay` with --policy lru (docs/replay.md),
+ * so that both count the same. Blocks have numbers and no bytes. One thread.
  */
 #ifndef KVOF_PLAN_TIERS_H
 #define KVOF_PLAN_TIERS_H
