@@ -674,7 +674,8 @@ static bool footer_read(struct opening *o, struct seg_log *log, const struct sca
 	const struct fmt_segment_info *info = &f->info;
 	struct drive *d = log->drive;
 	uint64_t bytes = (uint64_t)fmt_footer_blocks(info->entry_count) << FMT_BLOCK_SHIFT;
-	uint64_t end = scan_place(d, log->segment_index, d->segment_blocks).block << FMT_BLOCK_SHIFT;
+	uint64_t end = scan_place(d, log->segment_index, d->segment_blocks).block
+		       << FMT_BLOCK_SHIFT;
 
 	must(bytes <= d->footer_bytes_max);
 	if (bytes == FMT_BLOCK_BYTES && o->scan != NULL &&
@@ -736,7 +737,8 @@ static void footer_write_now(struct seg_log *log, enum fmt_segment_state state)
 {
 	struct drive *d = log->drive;
 	uint64_t bytes = (uint64_t)fmt_footer_blocks(log->entry_count) << FMT_BLOCK_SHIFT;
-	uint64_t end = scan_place(d, log->segment_index, d->segment_blocks).block << FMT_BLOCK_SHIFT;
+	uint64_t end = scan_place(d, log->segment_index, d->segment_blocks).block
+		       << FMT_BLOCK_SHIFT;
 
 	must(bytes <= d->footer_bytes_max);
 	segment_footer_build(log, log->entry_count, log->written_blocks, state, d->footer_memory);

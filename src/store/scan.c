@@ -285,8 +285,10 @@ static void footers_order(struct drive *d, struct scan *s, struct scan_ahead *a)
 	*run = (struct run){.disk = d->disk, .reads = s->reads};
 	for (uint32_t n = 0; n < d->segment_count; n++) {
 		const struct scan_found *f = &s->found[s->order[n]];
-		uint64_t bytes = (uint64_t)fmt_footer_blocks(f->info.entry_count) << FMT_BLOCK_SHIFT;
-		uint64_t end = scan_place(d, s->order[n], d->segment_blocks).block << FMT_BLOCK_SHIFT;
+		uint64_t bytes = (uint64_t)fmt_footer_blocks(f->info.entry_count)
+				 << FMT_BLOCK_SHIFT;
+		uint64_t end = scan_place(d, s->order[n], d->segment_blocks).block
+			       << FMT_BLOCK_SHIFT;
 
 		if (scan_reads_footer(f))
 			s->reads[run->count++] = (struct disk_read_now){

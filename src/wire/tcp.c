@@ -12,8 +12,8 @@
  *	HEAD -> BODY -> PAD -> DATA -> DIGEST -> HEAD        (PAD, DATA, DIGEST only with data)
  *
  * Sending. PDUs queue up; one send is in flight, made of as many of them as fit into its iovecs
- * and TCP_STEP_BYTES. It begins at the end of the turn, so that all answers of the turn are in it; what
- * queues up meanwhile goes together with the next send.
+ * and TCP_STEP_BYTES. It begins at the end of the turn, so that all answers of the turn are in
+ * it; what queues up meanwhile goes together with the next send.
  *
  * Ending. A wrong peer is told by TermReq: PDUs of which no byte has gone are dropped, the one that
  * is half gone is finished, TermReq follows, and what still comes in is dropped until the peer
