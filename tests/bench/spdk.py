@@ -4,7 +4,8 @@
 
 usage: spdk.py BUILD [--peers DIR] [--seconds S] [--rounds R] [--set-mib N]
 
-Both targets serve memory, on one core; perf runs on another. Rows: 4 KiB random read at depth 1, 32
+Both targets serve memory, on one core; perf runs on another. `kvof_poll` is the array with `--poll`, which keeps its core
+busy as SPDK's target does; `kvof` sleeps where there is nothing to do. Rows: 4 KiB random read at depth 1, 32
 and 128, 4 KiB random write at 32, 1 MiB random read at depth 8. `retrieve` is the last one's pair in
 KV: 1 MiB values, depth 8, by `kvof bench fabric` on the host's core, every byte verified. Prints one JSON object: operations
 and bytes per second, mean latency, CPU seconds of the target per million operations (SPDK's polls: its
@@ -43,12 +44,15 @@ class Bench:
         two = (os.cpu_count() or 1) > 1
         self.host_core = 1 if two else 0
 
-    def kvof(self):
+    def kvof_poll(self):
+        return self.kvof('--poll', '100ms')
+
+    def kvof(self, *more):
         child = subprocess.Popen(
             ['taskset', '-c', '0', f'{self.opts.build}/kvof', 'serve', '--listen',
              'tcp://127.0.0.1:0', '--control', 'none', '--drive',
              f'mem,size={self.opts.set_mib * 2 + 256}MiB', '--block', f'{self.opts.set_mib}MiB',
-             '--block-bytes', '4096'],
+             '--block-bytes', '4096', *more],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=self.dir.name)
         hit = re.match(r'ready tcp://127\.0\.0\.1:(\d+)', child.stdout.readline())
         return child, f'trsvcid:{hit[1]} subnqn:{NQN} hostnqn:{HOST} ns:2'
@@ -125,16 +129,17 @@ class Bench:
         try:
             self.perf(child, where, 'write', 1 << 20, 4)        # its memory is there
             rows = [self.perf(child, where, *row) for row in ROWS]
-            return rows + ([self.retrieve(where)] if start == self.kvof else [])
+            return rows + ([self.retrieve(where)] if start != self.target else [])
         finally:
             child.terminate()
             child.wait()
 
     def run(self):
-        sides = {'kvof': [], 'spdk': []}
+        start = {'kvof': self.kvof, 'kvof_poll': self.kvof_poll, 'spdk': self.target}
+        sides = {side: [] for side in start}
         for _ in range(self.opts.rounds):
-            sides['kvof'].append(self.one(self.kvof))
-            sides['spdk'].append(self.one(self.target))
+            for side, rounds in sides.items():
+                rounds.append(self.one(start[side]))
         out = {'seconds': self.opts.seconds, 'rounds': self.opts.rounds, 'set_mib': self.opts.set_mib,
                'load': os.getloadavg()[0], 'rows': []}
         for i, (pattern, size, depth) in enumerate(ROWS):
@@ -142,9 +147,10 @@ class Bench:
             for side, rounds in sides.items():
                 row[side] = {key: statistics.median(r[i][key] for r in rounds)
                              for key in rounds[0][i]}
-            row['of_spdk'] = row['kvof']['ops_per_s'] / row['spdk']['ops_per_s']
-            row['of_spdk_rounds'] = [a[i]['ops_per_s'] / b[i]['ops_per_s']
-                                     for a, b in zip(sides['kvof'], sides['spdk'])]
+            for name, side in (('of_spdk', 'kvof'), ('poll_of_spdk', 'kvof_poll')):
+                row[name] = row[side]['ops_per_s'] / row['spdk']['ops_per_s']
+                row[name + '_rounds'] = [a[i]['ops_per_s'] / b[i]['ops_per_s']
+                                         for a, b in zip(sides[side], sides['spdk'])]
             out['rows'].append(row)
         retrieve = [r[len(ROWS)] for r in sides['kvof']]
         out['retrieve'] = {key: statistics.median(r[key] for r in retrieve) for key in retrieve[0]}
