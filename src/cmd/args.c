@@ -8,16 +8,25 @@
 #include "base/must.h"
 #include "cmd/cmd.h"
 
+/* One line whatever is in it: names of files and words of users may have line ends, and escapes that
+ * a terminal would obey. */
 void cmd_error(const char *command, const char *format, ...)
 {
+	char *text = NULL;
 	va_list args;
+	int rc;
 
-	fflush(stdout);
-	fprintf(stderr, "kvof %s: ", command);
 	va_start(args, format);
-	vfprintf(stderr, format, args);
+	rc = vasprintf(&text, format, args);
 	va_end(args);
-	fputc('\n', stderr);
+	if (rc < 0)
+		text = NULL;
+	for (char *at = text; at != NULL && *at != 0; at++)
+		if ((unsigned char)*at < ' ' || *at == 127)
+			*at = '?';
+	fflush(stdout);
+	fprintf(stderr, "kvof %s: %s\n", command, text != NULL ? text : "no memory");
+	free(text);
 }
 
 /* Insertions, deletions and changes from a to b; long strings are all far. */

@@ -110,6 +110,9 @@ struct cmd_value {
 /* path NULL or "-": standard input. More than bytes_max is an error, said on one line. */
 int cmd_value_read(const char *command, const char *path, uint64_t bytes_max,
 		   struct cmd_value *out);
+/* The same of a file from which nothing is stored: a config, a profile, a table. */
+int cmd_file_read(const char *command, const char *path, uint64_t bytes_max,
+		  struct cmd_value *out);
 /* path NULL or "-": standard output; else a temporary file beside it that takes its place when
  * whole. */
 int cmd_value_write(const char *command, const char *path, const void *at, size_t bytes);

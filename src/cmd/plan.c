@@ -54,7 +54,7 @@ int plan_config_read(const char *command, const char *name, struct kvof_plan_mod
 {
 	struct kvof_plan_bad bad;
 	struct cmd_value text;
-	int rc = cmd_value_read(command, name, KVOF_PLAN_CONFIG_BYTES_MAX, &text);
+	int rc = cmd_file_read(command, name, KVOF_PLAN_CONFIG_BYTES_MAX, &text);
 
 	if (rc != 0)
 		return rc;
@@ -67,7 +67,7 @@ int plan_profile_load(const char *command, const char *name, struct plan_profile
 {
 	struct kvof_plan_bad bad;
 	struct cmd_value text;
-	int rc = cmd_value_read(command, name, PLAN_PROFILE_BYTES_MAX, &text);
+	int rc = cmd_file_read(command, name, PLAN_PROFILE_BYTES_MAX, &text);
 
 	if (rc != 0)
 		return rc;

@@ -200,7 +200,7 @@ static int rows_load(struct calibrate *c)
 {
 	struct kvof_plan_bad bad;
 	struct cmd_value text;
-	int rc = cmd_value_read(NAME, c->rows_name, PLAN_ROWS_BYTES_MAX, &text);
+	int rc = cmd_file_read(NAME, c->rows_name, PLAN_ROWS_BYTES_MAX, &text);
 
 	if (rc != 0)
 		return rc;

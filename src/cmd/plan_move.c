@@ -113,14 +113,15 @@ static int weights_find(const struct move_ask *ask, struct move *m)
 	m->weight_bytes = (double)ask->weight_bytes;
 	if (ask->model_name == NULL)
 		return 0;
-	rc = cmd_value_read(NAME, ask->model_name, KVOF_PLAN_CONFIG_BYTES_MAX, &text);
+	rc = cmd_file_read(NAME, ask->model_name, KVOF_PLAN_CONFIG_BYTES_MAX, &text);
 	if (rc != 0)
 		return rc;
 	rc = kvof_plan_work_read(text.at, text.bytes, &m->work, &bad);
 	free(text.at);
 	if (rc != 0) {
-		cmd_error(NAME, "%s: %s %s", ask->model_name, rc == -EINVAL ? bad.field :
-			  "no memory", rc == -EINVAL ? bad.why : "for it");
+		cmd_error(NAME, "%s: %s %s", ask->model_name, rc != -EINVAL ? "no memory" :
+			  bad.field[0] != 0 ? bad.field : "the text", rc != -EINVAL ? "for it" :
+			  bad.why);
 		return rc == -EINVAL ? CMD_USAGE : CMD_FAILED;
 	}
 	if (m->weight_bytes > 0)

@@ -181,7 +181,7 @@ static int input_load(struct asked *a)
 	int rc = 0;
 
 	if (a->input != NULL)
-		rc = cmd_value_read(NAME, a->input, PLAN_INPUT_BYTES_MAX, &file);
+		rc = cmd_file_read(NAME, a->input, PLAN_INPUT_BYTES_MAX, &file);
 	if (rc != 0)
 		return rc;
 	text = a->input == NULL ? strdup(a->any ? "" : plan_input_example) :
@@ -229,7 +229,7 @@ static int config_load(struct work *w, bool *has_work)
 	rc = plan_config_read(NAME, path, &w->model);
 	if (rc != 0 || strcmp(path, "-") == 0)
 		return rc;
-	rc = cmd_value_read(NAME, path, KVOF_PLAN_CONFIG_BYTES_MAX, &text);
+	rc = cmd_file_read(NAME, path, KVOF_PLAN_CONFIG_BYTES_MAX, &text);
 	if (rc != 0)
 		return rc;
 	*has_work = kvof_plan_work_read(text.at, text.bytes, &w->weights, &bad) == 0;

@@ -105,8 +105,9 @@ static int value_read_all(int fd, uint64_t bytes_max, struct cmd_value *out)
 	return ENOMEM;
 }
 
-int cmd_value_read(const char *command, const char *path, uint64_t bytes_max,
-		   struct cmd_value *out)
+/* after: what else the line says of a file that can't be read. */
+static int file_read(const char *command, const char *path, uint64_t bytes_max, const char *after,
+		     struct cmd_value *out)
 {
 	const char *name = value_name(path, "standard input");
 	int fd = value_is_standard(path) ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
@@ -114,7 +115,7 @@ int cmd_value_read(const char *command, const char *path, uint64_t bytes_max,
 
 	*out = (struct cmd_value){0};
 	if (fd < 0) {
-		cmd_error(command, "%s: %s; nothing was stored", name, strerror(errno));
+		cmd_error(command, "%s: %s%s", name, strerror(errno), after);
 		return CMD_FAILED;
 	}
 	err = value_read_all(fd, bytes_max, out);
@@ -123,13 +124,25 @@ int cmd_value_read(const char *command, const char *path, uint64_t bytes_max,
 	if (err == 0 && out->bytes <= bytes_max)
 		return CMD_DONE;
 	if (err != 0)
-		cmd_error(command, "%s: %s; nothing was stored", name, strerror(err));
+		cmd_error(command, "%s: %s%s", name, strerror(err), after);
 	else
-		cmd_error(command, "%s: more than %llu bytes, the longest value there can be", name,
-			  (unsigned long long)bytes_max);
+		cmd_error(command, "%s: more than %llu bytes, the longest there can be%s", name,
+			  (unsigned long long)bytes_max, after);
 	free(out->at);
 	*out = (struct cmd_value){0};
 	return CMD_FAILED;
+}
+
+int cmd_value_read(const char *command, const char *path, uint64_t bytes_max,
+		   struct cmd_value *out)
+{
+	return file_read(command, path, bytes_max, "; nothing was stored", out);
+}
+
+int cmd_file_read(const char *command, const char *path, uint64_t bytes_max,
+		  struct cmd_value *out)
+{
+	return file_read(command, path, bytes_max, "", out);
 }
 
 static int value_write_all(int fd, const char *at, size_t bytes)
@@ -201,7 +214,7 @@ int cmd_value_write(const char *command, const char *path, const void *at, size_
 
 	if (err == 0)
 		return CMD_DONE;
-	cmd_error(command, "%s: %s; the value was not written", value_name(path, "standard output"),
+	cmd_error(command, "%s: %s; it was not written", value_name(path, "standard output"),
 		  strerror(err));
 	return CMD_FAILED;
 }

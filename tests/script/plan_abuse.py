@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""kvof plan before users who are hostile or careless: files that are none, texts that drive a terminal
+or break a page, places that can't be written to, figures at the end of their range. What is refused is
+said on one line and leaves nothing behind; what is answered is whole. One TAP line a case.
+
+usage: plan_abuse.py KVOF [WORDS]     runs the cases whose name contains WORDS
+"""
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from cases import case, run_all
+
+CONTROL = re.compile(rb'[\x00-\x08\x0b-\x1f\x7f]')
+MOE = {'model_type': 'qwen3_moe', 'num_hidden_layers': 62, 'num_attention_heads': 96,
+       'num_key_value_heads': 8, 'head_dim': 128, 'hidden_size': 6144}
+HEAD = 'arm,concurrency,tokens,ttft_p50_s,ttft_last_s,tokens_per_s'
+ROWS = ['array,8,30208,6,7,60', 'array,32,30208,20,25,80',
+        'recompute,8,30208,30,60,8', 'recompute,32,30208,120,240,8']
+
+
+def arm(kind, **fields):
+    rate = ('tokens_per_s', 4000.0) if kind == 'recompute' else ('bytes_per_s', 7e9)
+    return {'arm': kind, 'source': 'rows', 'bottleneck': 'unknown', 'fixed_s': 0.5, rate[0]: rate[1],
+            'median_share': 1.0, 'median_rank': 0.0, 'output_tokens': 64, **fields}
+
+
+class Bench:
+    def __init__(self, kvof):
+        self.kvof = kvof
+        self.dir = tempfile.mkdtemp(prefix='kvof-plan-abuse-')
+
+    def path(self, name):
+        return os.path.join(self.dir, name)
+
+    def file(self, name, content):
+        if not isinstance(content, (bytes, str)):
+            content = json.dumps(content)
+        data = content if isinstance(content, bytes) else content.encode()
+        pathlib.Path(self.path(name)).write_bytes(data)
+        return self.path(name)
+
+    def profile(self, *arms, **fields):
+        return self.file('profile.json', {'kvof_profile': 1, 'made': '2026-07-05T00:00:00Z',
+                         'machine': 'box A', 'source': 'rows',
+                         'arms': list(arms) or [arm('recompute'), arm('local'), arm('array')], **fields})
+
+    def run(self, *words, **more):
+        return subprocess.run([self.kvof, 'plan', *words], stdin=subprocess.DEVNULL,
+                              capture_output=True, timeout=60, **more)
+
+    def asks(self, profile):
+        """One question to each part that reads a profile."""
+        config = self.file('config.json', MOE_JSON)
+        return [('ttft', '--model', config, '--profile', profile, '--tokens', '30208',
+                 '--concurrency', '1', '8'),
+                ('sla', '--profile', profile, '--tokens', '30208', '--within', '5s'),
+                ('report', '--profile', profile)]
+
+
+MOE_JSON = json.dumps(MOE)
+
+
+def answered(done):
+    assert done.returncode == 0 and done.stderr == b'', (done.returncode, done.stderr)
+    assert CONTROL.search(done.stdout) is None, CONTROL.search(done.stdout)
+    return done.stdout
+
+
+def whole_json(done):
+    """The one JSON text on standard output; Infinity and NaN are none."""
+    def none(word):
+        raise AssertionError(f'{word} in JSON')
+    return json.loads(answered(done).decode(), parse_constant=none)
+
+
+def refused(done, code, *words):
+    assert done.returncode == code, f'exit code {done.returncode}: {done.stderr}'
+    assert done.stdout == b'', done.stdout
+    assert done.stderr.count(b'\n') == 1 and CONTROL.search(done.stderr) is None, done.stderr
+    for word in words:
+        assert word.encode() in done.stderr, f'no {word!r} in {done.stderr}'
+    assert b'stored' not in done.stderr, done.stderr
+
+
+def readers(b, path):
+    """Every part of the planner that opens a file that users name."""
+    good = b.profile()
+    config = b.file('config.json', MOE_JSON)
+    return [('geometry', path), ('move', '--model', path, '--read', '1GB/s'),
+            ('ttft', '--model', path, '--profile', good, '--tokens', '9', '--concurrency', '1'),
+            ('ttft', '--model', config, '--profile', path, '--tokens', '9', '--concurrency', '1'),
+            ('sla', '--profile', path, '--tokens', '9', '--within', '5s'),
+            ('calibrate', '--rows', path, '--profile', b.path('made.json')),
+            ('report', '--input', path), ('report', '--profile', path),
+            ('report', '--model-config', path)]
+
+
+@case('a file that is not there, or a folder, is named on one line; nothing speaks of a store')
+def no_file(b):
+    os.makedirs(b.path('folder'), exist_ok=True)
+    for path in (b.path('none'), b.path('folder')):
+        for words in readers(b, path):
+            refused(b.run(*words), 3, path)
+    assert not os.path.exists(b.path('made.json'))
+
+
+@case('names and words with line ends and escapes stay one line and drive no terminal')
+def no_terminal(b):
+    path = b.path('a\nb\x1b[31m')
+    for words in readers(b, path):
+        if '--model-config' in words:
+            refused(b.run(*words), 2, 'model-config')
+        else:
+            refused(b.run(*words), 3, 'a?b?[31m')
+    refused(b.run('geometry', b.file('c.json', {'model_type': 'x\x1b[2J\n'})), 2, 'x')
+    refused(b.run('rep\nort'), 2)
+    refused(b.run('move', '--model', b.file('c.json', 'no'), '--read', '1GB/s'), 2, 'c.json: the text')
+
+
+def main():
+    bench = Bench(sys.argv[1])
+    code = run_all(sys.argv[2] if len(sys.argv) > 2 else '', lambda run: run(bench))
+    shutil.rmtree(bench.dir)
+    return code
+
+
+if __name__ == '__main__':
+    sys.exit(main())
