@@ -30,11 +30,12 @@ class Engine:
     """A completions server. Prefill takes fixed + tokens / rate seconds, one prompt at a time or
     all of them side by side; then a token each `decode` seconds."""
 
-    def __init__(self, fixed=0.02, rate=20000.0, decode=0.001, serial=True, how='good'):
+    def __init__(self, fixed=0.05, rate=1500.0, decode=0.001, serial=True, how='good'):
         self.fixed, self.rate, self.decode, self.serial, self.how = fixed, rate, decode, serial, how
         self.lock = threading.Lock()
         self.over = threading.Event()
         self.prompts, self.bodies = [], []
+        self.first = []                  # (tokens, seconds to the first token by its own clock)
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -89,6 +90,7 @@ class Engine:
         h.wfile.flush()
 
     def post(self, h):
+        begun = time.monotonic()
         body = json.loads(h.rfile.read(int(h.headers['Content-Length'])))
         self.bodies.append(body)
         self.prompts.append(body['prompt'])
@@ -117,6 +119,7 @@ class Engine:
             self.whole(h, 200, {'choices': [{'text': 'x', 'finish_reason': 'length'}],
                                 'usage': usage})
             return
+        self.first.append((tokens, time.monotonic() - begun))
         h.send_response(200)
         h.send_header('Transfer-Encoding', 'chunked')
         h.end_headers()
@@ -129,6 +132,12 @@ class Engine:
             self.piece(h, 'data: ' + json.dumps({'choices': [], 'usage': usage}) + '\n\n')
         self.piece(h, 'data: [DONE]\n\n')
         h.wfile.write(b'0\r\n\r\n')
+
+    def longest(self):
+        """Tokens and its own median time of the longest prompts."""
+        most = max(tokens for tokens, _ in self.first)
+        times = sorted(took for tokens, took in self.first if tokens >= 0.95 * most)
+        return most, times[len(times) // 2]
 
     def harm_404(self, h):
         self.whole(h, 404, {'error': {'message': 'no such path'}})
@@ -240,19 +249,24 @@ def noted(thing, words):
 
 
 def within(got, want, share):
-    assert abs(got - want) <= share * want, f'{got}, not {want}'
+    """A share, and what a busy machine may add to any answer."""
+    assert abs(got - want) <= share * want + 0.04, f'{got}, not {want}'
+
+
+def first_s(a, tokens):
+    return a['fixed_s'] + tokens / a['tokens_per_s'] + tokens ** 2 * a['token2_s']
 
 
 @case('an engine of known rate comes out as it is')
 def run(b):
-    with Engine(fixed=0.02, rate=20000.0, decode=0.001) as e:
-        a = arm(b.engine(e, '--output-tokens', 8), 'recompute')
+    with Engine() as e:
+        a = arm(b.engine(e, '--output-tokens', 8, seconds=10), 'recompute')
+    longest, took = e.longest()
     # tokens/s is the slope over the lengths; the bend of attention may take a little of it
-    longest = a['tokens_max']
-    took = a['fixed_s'] + longest / a['tokens_per_s'] + longest ** 2 * a['token2_s']
-    within(took, 0.02 + longest / 20000.0, 0.25)
+    within(first_s(a, longest), took, 0.25)
+    assert 0.9 * longest <= a['tokens_max'] <= longest
     assert a['source'] == 'measured' and a['bottleneck'] == 'gpu'
-    assert a['tokens_min'] < longest and a['rows'] == 4
+    assert a['tokens_min'] < 0.5 * longest and a['rows'] == 4
     assert a['concurrency_min'] == 1 and a['concurrency_max'] == 2
     assert a['output_tokens'] == 8
     assert a['tail_fixed_s'] + a['tail_session_s'] >= 7 * 0.001 * 0.75
@@ -260,21 +274,19 @@ def run(b):
 
 @case('the time to the first token is not that of the whole answer')
 def run(b):
-    with Engine(fixed=0.0, rate=50000.0, decode=0.02) as e:
-        a = arm(b.engine(e, '--output-tokens', 16), 'recompute')
-    # 15 tokens more take 0.3 s, which a first token must not know of
-    assert a['fixed_s'] < 0.15, a
-    tokens = a['tokens_max']
-    assert tokens / a['tokens_per_s'] + tokens ** 2 * a['token2_s'] < 0.3, a
-    assert a['tail_fixed_s'] + a['tail_session_s'] > 0.02, a
+    with Engine(fixed=0.0, decode=0.1) as e:
+        a = arm(b.engine(e, '--output-tokens', 16, seconds=10), 'recompute')
+    # 3 tokens more take 0.3 s at least, which a first token must not know of
+    within(first_s(a, e.longest()[0]), e.longest()[1], 0.25)
+    assert a['tail_fixed_s'] + a['tail_session_s'] > 0.2, a
 
 
 @case('one queue and two lanes are told apart')
 def run(b):
-    with Engine(fixed=0.01, rate=10000.0, serial=True) as e:
-        queue = arm(b.engine(e, '--output-tokens', 4), 'recompute')
-    with Engine(fixed=0.01, rate=10000.0, serial=False) as e:
-        lanes = arm(b.engine(e, '--output-tokens', 4), 'recompute')
+    with Engine(fixed=0.01, rate=500.0, serial=True) as e:
+        queue = arm(b.engine(e, '--output-tokens', 4, seconds=8), 'recompute')
+    with Engine(fixed=0.01, rate=500.0, serial=False) as e:
+        lanes = arm(b.engine(e, '--output-tokens', 4, seconds=8), 'recompute')
     assert noted(queue, 'one after another') and queue['median_share'] < 0.75, queue
     assert lanes['session_tokens_per_s'] > 0, lanes
     assert lanes['tokens_per_s'] > 1.4 * lanes['session_tokens_per_s'], lanes
@@ -282,8 +294,8 @@ def run(b):
 
 @case('no prompt is sent twice nor begins like another')
 def run(b):
-    with Engine(rate=100000.0) as e:
-        b.engine(e, '--output-tokens', 4, seconds=3)
+    with Engine() as e:
+        b.engine(e, '--output-tokens', 4)
         heads = [p[:24] for p in e.prompts]
         assert len(heads) > 10 and len(set(heads)) == len(heads)
         assert all(body['temperature'] == 0 and body['model'] == 'tiny' for body in e.bodies)
@@ -291,24 +303,23 @@ def run(b):
 
 @case('an engine that tells no usage in its stream is asked once without one')
 def run(b):
-    with Engine(rate=50000.0, how='no_usage') as e:
-        a = arm(b.engine(e, '--output-tokens', 4), 'recompute')
+    with Engine(how='no_usage') as e:
+        a = arm(b.engine(e, '--output-tokens', 4, seconds=8), 'recompute')
         assert sum(not body['stream'] for body in e.bodies) == 1
     assert noted(a, 'counted from words')
-    took = a['fixed_s'] + a['tokens_max'] / a['tokens_per_s'] + a['tokens_max'] ** 2 * a['token2_s']
-    within(took, 0.02 + a['tokens_max'] / 50000.0, 0.3)
+    within(first_s(a, e.longest()[0]), e.longest()[1], 0.25)
 
 
 @case('an engine that had the prompts cached is not believed silently')
 def run(b):
-    with Engine(rate=100000.0, how='cached') as e:
-        assert noted(arm(b.engine(e, '--output-tokens', 4, seconds=3), 'recompute'), 'UNSURE')
+    with Engine(how='cached') as e:
+        assert noted(arm(b.engine(e, '--output-tokens', 4), 'recompute'), 'was cached')
 
 
 @case('an engine that drops one of two prompts is measured all the same')
 def run(b):
-    with Engine(fixed=0.05, rate=20000.0, how='drops') as e:
-        a = arm(b.engine(e, '--output-tokens', 4, seconds=3), 'recompute')
+    with Engine(rate=500.0, how='drops') as e:
+        a = arm(b.engine(e, '--output-tokens', 4), 'recompute')
     assert noted(a, 'not both answered') and a['concurrency_max'] == 1
     assert a['median_share'] == 0.5 and a['median_rank'] == 1
 
@@ -318,15 +329,14 @@ def run(b):
     with Engine(fixed=0.1, rate=300.0) as e:
         a = arm(b.engine(e, '--output-tokens', 4, seconds=5), 'recompute')
     assert noted(a, 'UNSURE: the time was over')
-    took = a['fixed_s'] + a['tokens_max'] / a['tokens_per_s'] + a['tokens_max'] ** 2 * a['token2_s']
-    within(took, 0.1 + a['tokens_max'] / 300.0, 0.25)
+    within(first_s(a, e.longest()[0]), e.longest()[1], 0.25)
 
 
 @case('the model can be named where there is no list')
 def run(b):
-    with Engine(rate=100000.0, how='models404') as e:
+    with Engine(how='models404') as e:
         b.refused(3, ['HTTP 404', '/v1/models'], '--only', 'engine', '--engine', e.url)
-        b.engine(e, '--engine-model', 'mine', '--output-tokens', 4, seconds=3)
+        b.engine(e, '--engine-model', 'mine', '--output-tokens', 4)
         assert e.bodies and all(body['model'] == 'mine' for body in e.bodies)
 
 
@@ -582,8 +592,9 @@ def run(b):
 @case('a run that waits for an engine is stopped at once')
 def run(b):
     with Engine(how='hang') as e:
-        run = subprocess.Popen(b.command(['--only', 'engine', '--engine', e.url, '--seconds', '60']),
-                               text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        words = ['--only', 'engine', '--engine', e.url, '--seconds', '60']
+        run = subprocess.Popen(b.command(words), text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
         while not e.prompts:
             e.over.wait(0.02)
         run.send_signal(signal.SIGINT)
