@@ -23,6 +23,8 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLANTS = {
     # plant: (test program, test)
+    'noise_is_odd': (
+        'tests/unit/plan_fit_test', 'waves_that_scatter_by_two_percent_are_all_used'),
     'plan_fifo_parallel': (
         'tests/unit/plan_simulate_test',
         'loads_and_prompts_that_follow_one_another_agree_with_the_closed_form'),

@@ -522,6 +522,28 @@ TEST(rows_that_scatter_or_bend_upwards_are_not_odd)
 	expect_int(out.odd, 0);
 }
 
+TEST(waves_that_scatter_by_two_percent_are_all_used)
+{
+	static const uint32_t waves[][5] = {{8, 16, 32}, {8, 16, 24, 32}, {4, 8, 16, 32},
+		{16, 24, 32, 48}, {4, 8, 16, 32, 64}};
+	struct prng prng = prng_of(0x0dd);
+
+	for (unsigned round = 0; round < 400; round++) {
+		const uint32_t *wave = waves[round % ARRAY_COUNT(waves)];
+
+		count = 0;
+		for (unsigned i = 0; i < 5 && wave[i] != 0; i++) {
+			double scatter = 1 + ((double)prng_below(&prng, 5001) - 2500) / 1e5;
+			struct kvof_plan_row *row = row_of(&truth, wave[i], 30000, 0);
+
+			row->ttft_last_s *= scatter;
+			row->ttft_p50_s *= scatter;
+		}
+		fit();
+		expect_int(out.odd, 0);
+	}
+}
+
 TEST(recompute_reads_nothing_so_none_of_its_rows_is_odd)
 {
 	struct kvof_plan_arm arm = truth;
