@@ -10,7 +10,8 @@
  * time to first token over the better of loading and computing all: first request of all and a
  * later one, in both modes. Bytes that were loaded are compared.
  *
- * Then the same at any speed, over other blocks, from a seed: KVOF_SEEDS of them from KVOF_SEED_FIRST.
+ * Then the same at any speed, over other blocks, from a seed: KVOF_SEEDS of them, from
+ * KVOF_SEED_FIRST on.
  */
 #include "kt.h"
 
