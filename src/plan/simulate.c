@@ -866,7 +866,8 @@ static struct simulate_resource *resource_add(struct sim *s, const char *name,
 {
 	struct simulate_resource *r = &s->out->resource[s->out->resources++];
 
-	*r = (struct simulate_resource){.name = name, .bottleneck = bottleneck};
+	*r = (struct simulate_resource){.name = name};
+	snprintf(r->bottleneck, sizeof(r->bottleneck), "%s", bottleneck);
 	return r;
 }
 

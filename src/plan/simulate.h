@@ -83,7 +83,7 @@ struct simulate_times {
 /* What requests wait for. */
 struct simulate_resource {
 	const char *name;                  /* "engine", "dram", "local", "array", "staging" */
-	const char *bottleneck;            /* the arm's own name for it */
+	char bottleneck[48];               /* the arm's own name for it */
 	double utilisation;                /* work done over work possible, until the last token */
 	double wait_s;                     /* mean of a request, beyond what it takes alone */
 	double bytes_per_s;                /* while it is busy */

@@ -318,6 +318,8 @@ TEST(random_loads_of_a_shared_arm_take_as_long_as_queueing_theory_says)
 		expect(near("mean", r.ttft.mean_s, 1 / (1 - u), 0.04));
 		expect(near("needed", r.resource[1].bytes_per_s_needed, 1000 * u, 0.03));
 		expect_str(r.bottleneck, "array");
+		expect_str(r.resource[1].name, "array");
+		expect_str(r.resource[1].bottleneck, "drives");
 		simulate_free(&r);
 	}
 	trace_free(&t);
