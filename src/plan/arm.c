@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,6 +21,15 @@ static const char *const kind_names[] = {
 
 static const char *const source_names[] = {
 	[KVOF_PLAN_MEASURED] = "measured", [KVOF_PLAN_ROWS] = "rows", [KVOF_PLAN_SPEC] = "spec"};
+
+#define FIGURE(member, below) {#member, offsetof(struct kvof_plan_arm, member), below}
+const struct plan_arm_figure plan_arm_figures[PLAN_ARM_FIGURES] = {
+	FIGURE(fixed_s, false), FIGURE(session_s, false), FIGURE(tokens_per_s, false),
+	FIGURE(bytes_per_s, false), FIGURE(session_bytes_per_s, false),
+	FIGURE(session_tokens_per_s, false), FIGURE(token2_s, false), FIGURE(free_loads, false),
+	FIGURE(median_share, false), FIGURE(median_rank, true), FIGURE(tail_fixed_s, true),
+	FIGURE(tail_session_s, true),
+};
 
 const char *kvof_plan_arm_name(enum kvof_plan_arm_kind kind)
 {
@@ -68,31 +78,18 @@ int plan_bad(struct kvof_plan_bad *bad, const char *field, const char *format, .
 
 int plan_arm_check(const struct kvof_plan_arm *arm, struct kvof_plan_bad *bad)
 {
-	const struct {
-		const char *name;
-		double value;
-		bool below_zero;
-	} figures[] = {
-		{"fixed_s", arm->fixed_s, false}, {"session_s", arm->session_s, false},
-		{"tokens_per_s", arm->tokens_per_s, false},
-		{"bytes_per_s", arm->bytes_per_s, false},
-		{"session_bytes_per_s", arm->session_bytes_per_s, false},
-		{"session_tokens_per_s", arm->session_tokens_per_s, false},
-		{"token2_s", arm->token2_s, false}, {"free_loads", arm->free_loads, false},
-		{"median_share", arm->median_share, false},
-		{"median_rank", arm->median_rank, true}, {"tail_fixed_s", arm->tail_fixed_s, true},
-		{"tail_session_s", arm->tail_session_s, true},
-	};
+	struct kvof_plan_arm copy = *arm;
 
 	if ((unsigned)arm->kind >= KVOF_PLAN_ARM_KINDS)
 		return plan_bad(bad, "arm", "%d is no kind of arm", (int)arm->kind);
-	for (unsigned i = 0; i < ARRAY_COUNT(figures); i++) {
-		const double value = figures[i].value;
+	for (unsigned i = 0; i < PLAN_ARM_FIGURES; i++) {
+		const struct plan_arm_figure *f = &plan_arm_figures[i];
+		const double value = *plan_arm_figure(&copy, i);
 
 		if (!isfinite(value) || value > PLAN_FIGURE_MAX || value < -PLAN_FIGURE_MAX)
-			return plan_bad(bad, figures[i].name, "is no finite figure");
-		if (value < 0 && !figures[i].below_zero)
-			return plan_bad(bad, figures[i].name, "is below 0");
+			return plan_bad(bad, f->name, "is no finite figure");
+		if (value < 0 && !f->below_zero)
+			return plan_bad(bad, f->name, "is below 0");
 	}
 	if ((arm->tokens_per_s > 0) == (arm->bytes_per_s > 0))
 		return plan_bad(bad, "tokens_per_s", "arm %s has %s of tokens_per_s and "

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Profiles as JSON text, both ways. One table of an arm's figures serves reader and writer, so that
- * what is written is what is read.
+ * Profiles as JSON text, both ways. The table of an arm's figures (arm.c) serves reader and writer,
+ * so that what is written is what is read.
  */
 #include <errno.h>
 #include <math.h>
@@ -21,21 +21,6 @@
 static const char *const device_names[] = {
 	[PLAN_DEVICE_DRIVE] = "drive", [PLAN_DEVICE_LINK] = "link", [PLAN_DEVICE_DRAM] = "dram",
 	[PLAN_DEVICE_ENGINE] = "engine"};
-
-struct figure {
-	const char *name;
-	size_t offset;
-	bool below_zero;
-};
-#define FIGURE(member, below) {#member, offsetof(struct kvof_plan_arm, member), below}
-
-static const struct figure arm_figures[] = {
-	FIGURE(fixed_s, false), FIGURE(session_s, false), FIGURE(tokens_per_s, false),
-	FIGURE(bytes_per_s, false), FIGURE(session_bytes_per_s, false),
-	FIGURE(session_tokens_per_s, false), FIGURE(token2_s, false), FIGURE(free_loads, false),
-	FIGURE(median_share, false), FIGURE(median_rank, true), FIGURE(tail_fixed_s, true),
-	FIGURE(tail_session_s, true),
-};
 
 const char *plan_device_name(enum plan_device_kind kind)
 {
@@ -57,8 +42,10 @@ __attribute__((format(printf, 3, 0)))
 static void note_add(char text[][KVOF_PLAN_NOTE_BYTES], uint32_t *count, const char *format,
 		     va_list args)
 {
-	if (*count < KVOF_PLAN_NOTES_MAX)
-		vsnprintf(text[(*count)++], KVOF_PLAN_NOTE_BYTES, format, args);
+	if (*count == KVOF_PLAN_NOTES_MAX)
+		return;
+	vsnprintf(text[*count], KVOF_PLAN_NOTE_BYTES, format, args);
+	plan_text_clean(text[(*count)++]);
 }
 
 void plan_fit_note(struct kvof_plan_fit *fit, const char *format, ...)
@@ -144,7 +131,7 @@ static int text_get(const struct reader *r, const json_t *at, const char *name, 
 	if (value != NULL && !json_is_string(value))
 		return wrong(r, name, "is not a text");
 	if (value != NULL)
-		snprintf(out, room, "%s", json_string_value(value));
+		plan_text_put(out, room, json_string_value(value));
 	return 0;
 }
 
@@ -183,7 +170,7 @@ static int notes_get(const struct reader *r, const json_t *at, uint32_t *count,
 
 		if (!json_is_string(note))
 			return wrong(r, "notes", "are not all texts");
-		snprintf(text[(*count)++], KVOF_PLAN_NOTE_BYTES, "%s", json_string_value(note));
+		plan_text_put(text[(*count)++], KVOF_PLAN_NOTE_BYTES, json_string_value(note));
 	}
 	return rc;
 }
@@ -220,9 +207,9 @@ static int arm_get(const struct reader *r, const json_t *at, struct kvof_plan_fi
 		return wrong(r, "arm", "is none of recompute, dram, local, array, nfs");
 	rc = source_get(r, at, &arm->source);
 	rc = rc != 0 ? rc : text_get(r, at, "bottleneck", arm->bottleneck, sizeof(arm->bottleneck));
-	for (unsigned i = 0; rc == 0 && i < ARRAY_COUNT(arm_figures); i++)
-		rc = number_get(r, at, arm_figures[i].name, arm_figures[i].below_zero,
-				(double *)(void *)((char *)arm + arm_figures[i].offset));
+	for (unsigned i = 0; rc == 0 && i < PLAN_ARM_FIGURES; i++)
+		rc = number_get(r, at, plan_arm_figures[i].name, plan_arm_figures[i].below_zero,
+				plan_arm_figure(arm, i));
 	rc = rc != 0 ? rc : count_get(r, at, "output_tokens", &arm->output_tokens);
 	rc = rc != 0 ? rc : range_get(r, at, fit);
 	rc = rc != 0 ? rc : notes_get(r, at, &fit->notes, fit->note);
@@ -370,17 +357,16 @@ static json_t *notes_json(uint32_t count, const char text[][KVOF_PLAN_NOTE_BYTES
 
 static json_t *arm_json(const struct kvof_plan_fit *fit)
 {
-	const struct kvof_plan_arm *arm = &fit->arm;
+	struct kvof_plan_arm arm = fit->arm;
 	json_t *one = json_object();
 
-	json_object_set_new(one, "arm", json_string(kvof_plan_arm_name(arm->kind)));
-	json_object_set_new(one, "source", json_string(kvof_plan_source_name(arm->source)));
-	json_object_set_new(one, "bottleneck", text_json(arm->bottleneck));
-	for (unsigned i = 0; i < ARRAY_COUNT(arm_figures); i++)
-		json_object_set_new(one, arm_figures[i].name, json_real(
-			*(const double *)(const void *)
-			((const char *)arm + arm_figures[i].offset)));
-	json_object_set_new(one, "output_tokens", json_integer(arm->output_tokens));
+	json_object_set_new(one, "arm", json_string(kvof_plan_arm_name(arm.kind)));
+	json_object_set_new(one, "source", json_string(kvof_plan_source_name(arm.source)));
+	json_object_set_new(one, "bottleneck", text_json(arm.bottleneck));
+	for (unsigned i = 0; i < PLAN_ARM_FIGURES; i++)
+		json_object_set_new(one, plan_arm_figures[i].name,
+				    json_real(*plan_arm_figure(&arm, i)));
+	json_object_set_new(one, "output_tokens", json_integer(arm.output_tokens));
 	json_object_set_new(one, "rows", json_integer(fit->rows));
 	json_object_set_new(one, "tokens_min", json_real(fit->tokens_min));
 	json_object_set_new(one, "tokens_max", json_real(fit->tokens_max));
