@@ -3,10 +3,12 @@
 #include "plan/measured.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/must.h"
+#include "plan/line.h"
 
 #define KNEE_SHARE 0.95
 #define CEILING_SHARE 0.95       /* one session below this share of all: it has a ceiling */
@@ -75,35 +77,7 @@ unsigned measured_knee(const struct measured_step *step, unsigned count)
 	return at;
 }
 
-/* --- lines -------------------- */
-
-struct line {
-	double at_zero, slope;
-};
-
-/* Least squares of relative errors, neither part negative. False: there is none with a slope. */
-static bool line_of(const double *x, const double *y, unsigned n, struct line *out)
-{
-	double w = 0, wx = 0, wy = 0, wxx = 0, wxy = 0, det;
-
-	for (unsigned i = 0; i < n; i++) {
-		double u = 1 / (y[i] * y[i]);
-
-		w += u;
-		wx += u * x[i];
-		wy += u * y[i];
-		wxx += u * x[i] * x[i];
-		wxy += u * x[i] * y[i];
-	}
-	det = w * wxx - wx * wx;
-	if (n < 2 || det <= 1e-9 * w * wxx)
-		return false;
-	out->slope = (w * wxy - wx * wy) / det;
-	out->at_zero = (wy - out->slope * wx) / w;
-	if (out->at_zero < 0)
-		*out = (struct line){0, wxy / wxx};
-	return out->slope > 0;
-}
+/* --- waves -------------------- */
 
 static uint32_t sessions_most(const struct measured_wave *wave, unsigned count)
 {
@@ -115,104 +89,27 @@ static uint32_t sessions_most(const struct measured_wave *wave, unsigned count)
 	return most;
 }
 
-/* False: there are not two sizes. Where larger ones took no longer the line is one through zero. */
+enum load_term { LOAD_FIXED, LOAD_BYTES };
+
+/* Last over the bytes of a session. False: there are not two sizes. Where larger ones took no longer
+ * the line is one through zero. */
 static bool sessions_line(const struct measured_wave *wave, unsigned count, uint32_t sessions,
 			  struct line *out)
 {
-	double x[MEASURED_WAVES_MAX], y[MEASURED_WAVES_MAX], mean = 0;
+	struct line_point point[MEASURED_WAVES_MAX];
 	unsigned n = 0, sizes = 0;
 
 	for (unsigned i = 0; i < count; i++) {
 		if (wave[i].sessions != sessions || wave[i].last_s <= 0)
 			continue;
-		x[n] = wave[i].bytes;
-		y[n] = wave[i].last_s;
-		mean += y[n] / x[n];
-		sizes += n > 0 && x[n] > 1.01 * x[0];
-		sizes += n > 0 && x[n] < 0.99 * x[0];
+		point[n] = (struct line_point){.y = wave[i].last_s, .weight = 1 / wave[i].last_s,
+			.x = {[LOAD_FIXED] = 1, [LOAD_BYTES] = wave[i].bytes}};
+		sizes += fabs(wave[i].bytes / point[0].x[LOAD_BYTES] - 1) > 0.01;
 		n++;
 	}
-	if (sizes == 0)
-		return false;
-	if (!line_of(x, y, n, out))
-		*out = (struct line){0, mean / n};
-	return true;
+	return sizes > 0 && line_fit_positive(point, n, 1u << LOAD_FIXED | 1u << LOAD_BYTES,
+					      1u << LOAD_BYTES, out) != 0;
 }
-
-/* --- sums of terms, none of them negative -------------------- */
-
-#define TERMS 3u
-
-struct terms {
-	unsigned count;
-	double x[MEASURED_WAVES_MAX][TERMS], y[MEASURED_WAVES_MAX];
-	double weight[MEASURED_WAVES_MAX];               /* 0: of relative errors */
-};
-
-/* Gauss over the rows and columns of `bits`; the others are 0. False: they are not independent. */
-static bool terms_solve(double m[TERMS][TERMS + 1], unsigned bits, double out[TERMS])
-{
-	double scale = 0;
-
-	for (unsigned i = 0; i < TERMS; i++)
-		scale = bits >> i & 1 && m[i][i] > scale ? m[i][i] : scale;
-	for (unsigned c = 0; c < TERMS; c++) {
-		if ((bits >> c & 1) == 0)
-			continue;
-		/* a matrix of squares is positive: its diagonal needs no search for a pivot */
-		if (m[c][c] < 1e-9 * scale)
-			return false;
-		for (unsigned r = 0; r < TERMS; r++) {
-			double f = r == c || (bits >> r & 1) == 0 ? 0 : m[r][c] / m[c][c];
-
-			for (unsigned k = 0; f != 0 && k <= TERMS; k++)
-				m[r][k] -= f * m[c][k];
-		}
-	}
-	for (unsigned i = 0; i < TERMS; i++)
-		out[i] = bits >> i & 1 ? m[i][TERMS] / m[i][i] : 0;
-	return true;
-}
-
-/* Of the choices of terms within `may`, all with `needed`, that which fits best with none below 0,
- * and with the needed one above. False: there is none. */
-static bool terms_fit(const struct terms *t, unsigned may, unsigned needed, double out[TERMS])
-{
-	double best = -1;
-
-	for (unsigned bits = 1; bits < 1u << TERMS; bits++) {
-		double m[TERMS][TERMS + 1] = {{0}}, part[TERMS], error = 0;
-		bool good = (bits & ~may) == 0 && (bits & needed) != 0;
-
-		for (unsigned i = 0; good && i < t->count; i++) {
-			double w = t->weight[i] > 0 ? t->weight[i] : 1 / (t->y[i] * t->y[i]);
-
-			for (unsigned r = 0; r < TERMS; r++) {
-				for (unsigned c = 0; c < TERMS; c++)
-					m[r][c] += w * t->x[i][r] * t->x[i][c];
-				m[r][TERMS] += w * t->x[i][r] * t->y[i];
-			}
-		}
-		good = good && terms_solve(m, bits, part);
-		for (unsigned i = 0; good && i < TERMS; i++)
-			good = part[i] >= 0 && ((needed >> i & 1) == 0 || part[i] > 0);
-		for (unsigned i = 0; good && i < t->count; i++) {
-			double w = t->weight[i] > 0 ? t->weight[i] : 1 / (t->y[i] * t->y[i]);
-			double off = t->y[i];
-
-			for (unsigned k = 0; k < TERMS; k++)
-				off -= part[k] * t->x[i][k];
-			error += w * off * off;
-		}
-		if (!good || (best >= 0 && error >= best))
-			continue;
-		best = error;
-		memcpy(out, part, sizeof(part));
-	}
-	return best >= 0;
-}
-
-/* --- waves -------------------- */
 
 /* For how many loads the median waited, as a line over the sessions of the wave. */
 static void order_find(const struct measured_wave *wave, unsigned count, struct kvof_plan_arm *arm)
@@ -259,8 +156,11 @@ static void order_find(const struct measured_wave *wave, unsigned count, struct 
 static void waves_refine(const struct measured_wave *wave, unsigned count,
 			 struct kvof_plan_arm *arm)
 {
-	struct terms t = {.count = 0};
-	double part[TERMS], bytes = wave[0].bytes;
+	enum { FIXED, SESSION, BYTES, TERMS };
+	struct line_point point[MEASURED_WAVES_MAX];
+	double bytes = wave[0].bytes;
+	struct line line;
+	unsigned used = 0;
 
 	for (unsigned i = 0; i < count; i++) {
 		double n = wave[i].sessions, y = wave[i].last_s, x = n * wave[i].bytes / bytes;
@@ -272,18 +172,16 @@ static void waves_refine(const struct measured_wave *wave, unsigned count,
 		}
 		if (y <= 0)
 			continue;
-		t.x[t.count][0] = 1;
-		t.x[t.count][1] = n;
-		t.x[t.count][2] = x;
-		t.y[t.count] = y;
 		/* plans ask about many sessions and are drawn on to more: their waves count more */
-		t.weight[t.count++] = n / (wave[i].last_s * wave[i].last_s);
+		point[used++] = (struct line_point){.y = y, .weight = sqrt(n) / wave[i].last_s,
+			.x = {[FIXED] = 1, [SESSION] = n, [BYTES] = x}};
 	}
-	if (!terms_fit(&t, 7, 4, part))
+	if (line_fit_positive(point, used, (1u << TERMS) - 1, 1u << BYTES, &line) == 0 ||
+	    line.term[BYTES] <= 0)
 		return;
-	arm->fixed_s = part[0];
-	arm->session_s = part[1];
-	arm->bytes_per_s = bytes / part[2];
+	arm->fixed_s = line.term[FIXED];
+	arm->session_s = line.term[SESSION];
+	arm->bytes_per_s = bytes / line.term[BYTES];
 }
 
 int measured_arm_of_waves(const struct measured_wave *wave, unsigned count,
@@ -291,21 +189,20 @@ int measured_arm_of_waves(const struct measured_wave *wave, unsigned count,
 {
 	uint32_t most = sessions_most(wave, count);
 	struct line one, all;
+	double one_s, slope;
 
 	must(count <= MEASURED_WAVES_MAX);
 	if (most < 2 || !sessions_line(wave, count, 1, &one) ||
 	    !sessions_line(wave, count, most, &all))
 		return -EINVAL;
-	arm->session_s = (all.at_zero - one.at_zero) / (most - 1);
-	if (arm->session_s < 0)
-		arm->session_s = 0;
-	if (arm->session_s > one.at_zero)
-		arm->session_s = one.at_zero;
-	arm->fixed_s = one.at_zero - arm->session_s;
-	arm->bytes_per_s = most / all.slope;
+	one_s = one.term[LOAD_FIXED];
+	slope = one.term[LOAD_BYTES];
+	arm->session_s = fmin(fmax((all.term[LOAD_FIXED] - one_s) / (most - 1), 0), one_s);
+	arm->fixed_s = one_s - arm->session_s;
+	arm->bytes_per_s = most / all.term[LOAD_BYTES];
 	arm->session_bytes_per_s = 0;
-	if (1 / one.slope < CEILING_SHARE * arm->bytes_per_s)
-		arm->session_bytes_per_s = 1 / one.slope;
+	if (1 / slope < CEILING_SHARE * arm->bytes_per_s)
+		arm->session_bytes_per_s = 1 / slope;
 #ifdef KVOF_PLANT_CEILING_FORGOTTEN
 	arm->session_bytes_per_s = 0;
 #endif
@@ -322,10 +219,12 @@ int measured_arm_of_waves(const struct measured_wave *wave, unsigned count,
 int measured_prefill(const struct measured_prompt *prompt, unsigned count,
 		     struct kvof_plan_arm *arm)
 {
-	struct terms t = {.count = count};
-	double part[TERMS], longest;
-	unsigned low = 0, high = 0;
-	bool fits;
+	enum { FIXED, RATE, BEND };
+	const unsigned straight = 1u << FIXED | 1u << RATE;
+	struct line_point point[MEASURED_WAVES_MAX];
+	unsigned low = 0, high = 0, terms = 0;
+	struct line line;
+	double longest;
 
 	must(count <= MEASURED_WAVES_MAX);
 	for (unsigned i = 0; i < count; i++) {
@@ -340,20 +239,21 @@ int measured_prefill(const struct measured_prompt *prompt, unsigned count,
 	for (unsigned i = 0; i < count; i++) {
 		double x = prompt[i].tokens / longest;
 
-		t.x[i][0] = 1;
-		t.x[i][1] = x;
-		t.x[i][2] = x * x;
-		t.y[i] = prompt[i].first_s;
+		point[i] = (struct line_point){.y = prompt[i].first_s,
+			.x = {[FIXED] = 1, [RATE] = x, [BEND] = x * x},
+			.weight = 1 / prompt[i].first_s};
 	}
-	fits = count >= 3 && terms_fit(&t, 7, 2, part);
-	if (!fits || part[2] < BEND_SHARE * (part[0] + part[1] + part[2]))
-		fits = terms_fit(&t, 3, 2, part);
-	if (!fits)
+	if (count >= 3)
+		terms = line_fit_positive(point, count, straight | 1u << BEND, 1u << RATE, &line);
+	if (terms == 0 || line.term[BEND] < BEND_SHARE * (line.term[FIXED] + line.term[RATE] +
+							  line.term[BEND]))
+		terms = line_fit_positive(point, count, straight, 1u << RATE, &line);
+	if (terms == 0 || line.term[RATE] <= 0)
 		return -EINVAL;
 	arm->bytes_per_s = 0;
-	arm->fixed_s = part[0];
-	arm->tokens_per_s = longest / part[1];
-	arm->token2_s = part[2] / (longest * longest);
+	arm->fixed_s = line.term[FIXED];
+	arm->tokens_per_s = longest / line.term[RATE];
+	arm->token2_s = line.term[BEND] / (longest * longest);
 	return 0;
 }
 
@@ -365,5 +265,7 @@ double measured_pair(const struct kvof_plan_arm *arm, double alone_s, double fir
 	together = together < 0 ? 0 : together > 1 ? 1 : together;
 	*median_share = 0.5 + 0.5 * together;
 	*median_rank = 1 - together;
-	return last_s > arm->fixed_s ? 2 * (alone_s - arm->fixed_s) / (last_s - arm->fixed_s) : 1;
+	if (last_s <= alone_s)           /* neither waited for the other at all */
+		return 2;
+	return alone_s > arm->fixed_s ? 2 * (alone_s - arm->fixed_s) / (last_s - arm->fixed_s) : 1;
 }
