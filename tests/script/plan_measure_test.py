@@ -30,7 +30,7 @@ class Engine:
     """A completions server. Prefill takes fixed + tokens / rate seconds, one prompt at a time or
     all of them side by side; then a token each `decode` seconds."""
 
-    def __init__(self, fixed=0.05, rate=1500.0, decode=0.001, serial=True, how='good'):
+    def __init__(self, fixed=0.05, rate=400.0, decode=0.001, serial=True, how='good'):
         self.fixed, self.rate, self.decode, self.serial, self.how = fixed, rate, decode, serial, how
         self.lock = threading.Lock()
         self.over = threading.Event()
@@ -253,11 +253,25 @@ def within(got, want, share):
     assert abs(got - want) <= share * want + 0.04, f'{got}, not {want}'
 
 
+def patiently(name):
+    """A case about figures: three tries, since the machine may do something else meanwhile."""
+    def add(run):
+        def tries(b):
+            for left in (2, 1, 0):
+                try:
+                    return run(b)
+                except AssertionError:
+                    if left == 0:
+                        raise
+        return case(name)(tries)
+    return add
+
+
 def first_s(a, tokens):
     return a['fixed_s'] + tokens / a['tokens_per_s'] + tokens ** 2 * a['token2_s']
 
 
-@case('an engine of known rate comes out as it is')
+@patiently('an engine of known rate comes out as it is')
 def run(b):
     with Engine() as e:
         a = arm(b.engine(e, '--output-tokens', 8, seconds=10), 'recompute')
@@ -272,7 +286,7 @@ def run(b):
     assert a['tail_fixed_s'] + a['tail_session_s'] >= 7 * 0.001 * 0.75
 
 
-@case('the time to the first token is not that of the whole answer')
+@patiently('the time to the first token is not that of the whole answer')
 def run(b):
     with Engine(fixed=0.0, decode=0.1) as e:
         a = arm(b.engine(e, '--output-tokens', 16, seconds=10), 'recompute')
@@ -281,7 +295,7 @@ def run(b):
     assert a['tail_fixed_s'] + a['tail_session_s'] > 0.2, a
 
 
-@case('one queue and two lanes are told apart')
+@patiently('one queue and two lanes are told apart')
 def run(b):
     with Engine(fixed=0.01, rate=500.0, serial=True) as e:
         queue = arm(b.engine(e, '--output-tokens', 4, seconds=8), 'recompute')
@@ -297,11 +311,12 @@ def run(b):
     with Engine() as e:
         b.engine(e, '--output-tokens', 4)
         heads = [p[:24] for p in e.prompts]
-        assert len(heads) > 10 and len(set(heads)) == len(heads)
+        assert len(heads) >= 7, len(heads)
+        assert len(set(heads)) == len(heads), heads
         assert all(body['temperature'] == 0 and body['model'] == 'tiny' for body in e.bodies)
 
 
-@case('an engine that tells no usage in its stream is asked once without one')
+@patiently('an engine that tells no usage in its stream is asked once without one')
 def run(b):
     with Engine(how='no_usage') as e:
         a = arm(b.engine(e, '--output-tokens', 4, seconds=8), 'recompute')
@@ -316,7 +331,7 @@ def run(b):
         assert noted(arm(b.engine(e, '--output-tokens', 4), 'recompute'), 'was cached')
 
 
-@case('an engine that drops one of two prompts is measured all the same')
+@patiently('an engine that drops one of two prompts is measured all the same')
 def run(b):
     with Engine(rate=500.0, how='drops') as e:
         a = arm(b.engine(e, '--output-tokens', 4), 'recompute')
@@ -324,7 +339,7 @@ def run(b):
     assert a['median_share'] == 0.5 and a['median_rank'] == 1
 
 
-@case('an engine that is too slow for the time is told as unsure')
+@patiently('an engine that is too slow for the time is told as unsure')
 def run(b):
     with Engine(fixed=0.1, rate=300.0) as e:
         a = arm(b.engine(e, '--output-tokens', 4, seconds=5), 'recompute')
