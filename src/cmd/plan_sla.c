@@ -74,11 +74,7 @@ static void bytes_take(const struct sla_ask *ask, struct plan_use *use)
 
 	if (use->arm.kind == KVOF_PLAN_RECOMPUTE || use->arm.tokens_per_s <= 0 || use->bytes <= 0)
 		return;
-	use->arm.bytes_per_s = use->arm.tokens_per_s * token_bytes;
-	use->arm.tokens_per_s = 0;
-	if (use->arm.session_bytes_per_s <= 0)
-		use->arm.session_bytes_per_s = use->arm.session_tokens_per_s * token_bytes;
-	use->arm.session_tokens_per_s = 0;
+	plan_use_bytes(&use->arm, token_bytes);
 	use->wave.tokens = (double)ask->tokens;
 }
 

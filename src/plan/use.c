@@ -35,6 +35,18 @@ bool plan_use_other_model(const struct plan_profile *profile, const struct plan_
 	return why[0] != 0;
 }
 
+void plan_use_bytes(struct kvof_plan_arm *arm, double token_bytes)
+{
+	double bound = arm->session_tokens_per_s * token_bytes;
+
+	if (arm->kind == KVOF_PLAN_RECOMPUTE || arm->tokens_per_s <= 0)
+		return;
+	arm->bytes_per_s = arm->tokens_per_s * token_bytes;
+	if (bound > 0 && (arm->session_bytes_per_s <= 0 || bound < arm->session_bytes_per_s))
+		arm->session_bytes_per_s = bound;
+	arm->tokens_per_s = arm->session_tokens_per_s = 0;
+}
+
 /* Bytes of a session of so many tokens; 0: nobody says. */
 static int bytes_of(const struct plan_profile *profile, const struct plan_use_ask *ask,
 		    double tokens, double *bytes, struct kvof_plan_bad *bad)
@@ -100,11 +112,7 @@ int plan_use_arm(const struct plan_profile *profile, const struct kvof_plan_fit 
 	if (other) {
 		out->carried = true;
 		snprintf(out->note, sizeof(out->note), "carried over in bytes: %.200s", why);
-		if (out->arm.tokens_per_s > 0) {
-			out->arm.bytes_per_s = out->arm.tokens_per_s *
-					       profile->model_bytes_per_token;
-			out->arm.tokens_per_s = 0;
-		}
+		plan_use_bytes(&out->arm, profile->model_bytes_per_token);
 	} else if (out->arm.tokens_per_s > 0) {
 		return tokens_alike(profile, fit, ask, out->bytes, &out->wave.tokens, bad);
 	}

@@ -33,6 +33,10 @@ double plan_use_token_bytes(const struct kvof_plan_geometry *geometry);
 bool plan_use_other_model(const struct plan_profile *profile, const struct plan_use_ask *ask,
 			  char why[KVOF_PLAN_NOTE_BYTES]);
 
+/* A load whose rates are in tokens of so many bytes, in bytes; of two bounds of a session the lower
+ * one stays. Recompute and a load in bytes stay as they are. */
+void plan_use_bytes(struct kvof_plan_arm *arm, double token_bytes);
+
 /* 0; -EINVAL with bad written: a session's bytes are needed and not known, or too many. */
 int plan_use_arm(const struct plan_profile *profile, const struct kvof_plan_fit *fit,
 		 const struct plan_use_ask *ask, struct plan_use *out, struct kvof_plan_bad *bad);

@@ -96,6 +96,13 @@ TEST(another_model_carries_loads_over_in_bytes_and_marks_them)
 	expect(near(use.wave.bytes, 30000.0 * 32768));
 	expect(strstr(use.note, "model_type qwen3 with 65536 bytes a token, this is llama with "
 		      "32768") != NULL);
+	fit->arm.session_tokens_per_s = 4000;
+	expect_int(use_make(fit, &ask), 0);
+	expect(near(use.arm.session_bytes_per_s, 4000.0 * 65536));
+	expect(near(use.arm.session_tokens_per_s, 0));
+	fit->arm.session_bytes_per_s = 1e6;
+	expect_int(use_make(fit, &ask), 0);
+	expect(near(use.arm.session_bytes_per_s, 1e6));
 	fit->arm.tokens_per_s = 0;
 	fit->arm.bytes_per_s = 5e9;
 	expect_int(use_make(fit, &ask), 0);
