@@ -62,6 +62,7 @@ struct kvof_plan_model {
 	char rule[320];                  /* how layers were told apart, in words */
 	char weights[64];                /* quant_method of the weights, or empty; never the KV's */
 	uint32_t layers, query_heads, groups;
+	uint32_t context_tokens;         /* longest it was made for, by the file; 0: not told */
 	struct kvof_plan_group group[KVOF_PLAN_GROUPS_MAX];
 	struct kvof_plan_state state;
 };

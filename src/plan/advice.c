@@ -19,7 +19,8 @@
 #define HALVINGS 60u
 #define DAY_S 86400.0
 #define FITS 0.99                          /* of what any room hits */
-#define FAR 256.0                          /* times what is now: of no use to anybody */
+#define FAR 8.0                            /* times what is now: further is another plan */
+#define CHOSEN 2.0                         /* as far as that: what is chosen, or is 0 now */
 
 #define REC KVOF_PLAN_RECOMPUTE
 static const enum kvof_plan_arm_kind by_price[] = {
@@ -54,7 +55,7 @@ const char *advice_fact_name(enum advice_fact fact)
 {
 	static const char *const names[] = {"sessions", "tokens", "working_set_bytes", "hosts",
 		"prefill_tokens_per_s", "array_bytes_per_s", "local_bytes_per_s", "loss",
-		"sla_s", "outlive", "sticky"};
+		"jitter_s", "sla_s", "outlive", "sticky"};
 
 	return names[fact];
 }
@@ -393,9 +394,9 @@ static const struct {
 	[ADVICE_SESSIONS] = {1, 1e5, true}, [ADVICE_TOKENS] = {1, 1 << 24, true},
 	[ADVICE_WORKING_SET] = {1e6, 1e17, false}, [ADVICE_HOSTS] = {1, 1e4, true},
 	[ADVICE_PREFILL] = {1, 1e8, false}, [ADVICE_ARRAY_RATE] = {1e6, 1e13, false},
-	[ADVICE_LOCAL_RATE] = {1e6, 1e13, false}, [ADVICE_LOSS] = {1e-7, 0.4, false},
-	[ADVICE_SLA] = {1e-3, 1e5, false}, [ADVICE_OUTLIVE] = {0, 2, true},
-	[ADVICE_ROUTING] = {0, 1, true},
+	[ADVICE_LOCAL_RATE] = {1e6, 1e13, false}, [ADVICE_LOSS] = {1e-7, 0.1, false},
+	[ADVICE_JITTER] = {1e-6, 10, false}, [ADVICE_SLA] = {1e-3, 1e5, false},
+	[ADVICE_OUTLIVE] = {0, 2, true}, [ADVICE_ROUTING] = {0, 1, true},
 };
 
 static double fact_now(const struct advice_facts *f, enum advice_fact fact)
@@ -417,6 +418,8 @@ static double fact_now(const struct advice_facts *f, enum advice_fact fact)
 		return f->arm[KVOF_PLAN_LOCAL].bytes_per_s;
 	case ADVICE_LOSS:
 		return f->net.loss;
+	case ADVICE_JITTER:
+		return f->net.jitter_s;
 	case ADVICE_SLA:
 		return f->sla_s;
 	case ADVICE_OUTLIVE:
@@ -486,6 +489,9 @@ static void fact_set(struct advice_facts *f, enum advice_fact fact, double value
 	case ADVICE_LOSS:
 		f->net.loss = value;
 		break;
+	case ADVICE_JITTER:
+		f->net.jitter_s = value;
+		break;
 	case ADVICE_SLA:
 		f->sla_s = value;
 		break;
@@ -501,8 +507,9 @@ static void fact_set(struct advice_facts *f, enum advice_fact fact, double value
 
 static bool fact_moves(const struct advice_facts *f, enum advice_fact fact)
 {
-	if (fact == ADVICE_LOSS)
-		return f->has_net && (f->has[KVOF_PLAN_ARRAY] || f->has[KVOF_PLAN_NFS]);
+	if (fact == ADVICE_LOSS || fact == ADVICE_JITTER)
+		return f->has_net && f->net.rtt_s > 0 &&
+		       (f->has[KVOF_PLAN_ARRAY] || f->has[KVOF_PLAN_NFS]);
 	if (fact == ADVICE_ARRAY_RATE)
 		return f->has[KVOF_PLAN_ARRAY];
 	if (fact == ADVICE_LOCAL_RATE)
@@ -523,7 +530,7 @@ static double next_value(enum advice_fact fact, double value, bool up)
 {
 	double next;
 
-	if (fact == ADVICE_LOSS && up && value < ranges[fact].least)
+	if (up && value < ranges[fact].least && !ranges[fact].whole)
 		return ranges[fact].least;
 	next = up ? value * STEP : value / STEP;
 	if (!ranges[fact].whole)
@@ -560,21 +567,37 @@ static int place_halve(const struct advice_facts *f, enum advice_what now, doubl
 	return rc;
 }
 
+/* The last value of a fact that is asked about. */
+static double limit_of(const struct advice_facts *f, enum advice_fact fact, double now, bool up)
+{
+	double limit = up ? ranges[fact].most : ranges[fact].least;
+
+	if (fact == ADVICE_OUTLIVE || fact == ADVICE_ROUTING)
+		return limit;
+	if (now > 0)
+		limit = up ? fmin(limit, now * FAR) : fmax(limit, now / FAR);
+	if (fact == ADVICE_TOKENS && up && f->context_tokens > 0)
+		limit = fmin(limit, f->context_tokens);
+	if (!ranges[fact].whole)
+		return limit;
+	return up ? floor(limit) : ceil(limit);
+}
+
 /* Return: 1 there is one, 0 there is none, or an error. */
 static int flip_find(const struct advice_facts *f, enum advice_what now, enum advice_fact fact,
 		     bool up, struct advice_flip *flip, struct kvof_plan_bad *bad)
 {
 	double value = fact_now(f, fact), same = value;
+	const double limit = limit_of(f, fact, value, up);
 	struct advice a;
 	int rc;
 
 	*flip = (struct advice_flip){.fact = fact, .now = value, .above = up};
 	for (;;) {
-		value = next_value(fact, same, up);
-		if (value > ranges[fact].most || value < ranges[fact].least ||
-		    (value > 0 && flip->now > 0 &&
-		     (value > flip->now * FAR || value < flip->now / FAR)))
+		if (up ? same >= limit : same <= limit)
 			return 0;
+		value = next_value(fact, same, up);
+		value = up ? fmin(value, limit) : fmax(value, limit);
 		rc = ask_at(f, fact, value, &a, bad);
 		if (rc != 0)
 			return rc;
@@ -584,6 +607,25 @@ static int flip_find(const struct advice_facts *f, enum advice_what now, enum ad
 	}
 	rc = place_halve(f, now, same, value, flip, bad);
 	return rc == 0 ? 1 : rc;
+}
+
+/* How far a flip is from what is now, as a factor. */
+static double flip_far(const struct advice_flip *flip)
+{
+	if (flip->fact == ADVICE_OUTLIVE || flip->fact == ADVICE_ROUTING || flip->now <= 0)
+		return CHOSEN;
+	return flip->above ? flip->at / flip->now : flip->now / flip->at;
+}
+
+static void flips_sort(struct advice_flip *flip, unsigned count)
+{
+	for (unsigned i = 1; i < count; i++)
+		for (unsigned k = i; k > 0 && flip_far(&flip[k]) < flip_far(&flip[k - 1]); k--) {
+			struct advice_flip keep = flip[k];
+
+			flip[k] = flip[k - 1];
+			flip[k - 1] = keep;
+		}
 }
 
 int advice_flips(const struct advice_facts *f, struct advice_flip flip[ADVICE_FLIPS_MAX],
@@ -605,5 +647,6 @@ int advice_flips(const struct advice_facts *f, struct advice_flip flip[ADVICE_FL
 			rc = 0;
 		}
 	}
+	flips_sort(flip, *count);
 	return rc;
 }

@@ -56,6 +56,7 @@ struct advice_facts {
 	double working_set_bytes;
 	double tokens;                     /* of a session's prefix */
 	double block_tokens;
+	double context_tokens;             /* longest that the model takes; 0: not told */
 	uint32_t sessions, hosts;          /* sessions over all hosts */
 	uint32_t staged;                   /* sessions that staging of a host holds; 0: enough */
 	bool sticky;
@@ -91,8 +92,8 @@ struct advice {
 
 enum advice_fact {
 	ADVICE_SESSIONS, ADVICE_TOKENS, ADVICE_WORKING_SET, ADVICE_HOSTS, ADVICE_PREFILL,
-	ADVICE_ARRAY_RATE, ADVICE_LOCAL_RATE, ADVICE_LOSS, ADVICE_SLA, ADVICE_OUTLIVE,
-	ADVICE_ROUTING, ADVICE_FACTS,
+	ADVICE_ARRAY_RATE, ADVICE_LOCAL_RATE, ADVICE_LOSS, ADVICE_JITTER, ADVICE_SLA,
+	ADVICE_OUTLIVE, ADVICE_ROUTING, ADVICE_FACTS,
 };
 
 struct advice_flip {
@@ -105,7 +106,8 @@ struct advice_flip {
 
 /* Return: 0; -EINVAL with bad filled: an arm is not one that kvof_plan_ttft() takes. */
 int advice_make(const struct advice_facts *f, struct advice *out, struct kvof_plan_bad *bad);
-/* The nearest value of each fact, up and down, at which the advice is another. */
+/* The nearest value of each fact, up and down, at which the advice is another; at most 8 times what
+ * it is now, or an eighth of it. Nearest first. */
 int advice_flips(const struct advice_facts *f, struct advice_flip flip[ADVICE_FLIPS_MAX],
 		 unsigned *count, struct kvof_plan_bad *bad);
 

@@ -171,6 +171,9 @@ static void value_put(enum advice_fact fact, double value, char out[64])
 	case ADVICE_LOSS:
 		snprintf(out, 64, "%.3g %% of packets lost", 100 * value);
 		break;
+	case ADVICE_JITTER:
+		snprintf(out, 64, "%.3g ms of jitter", 1e3 * value);
+		break;
 	case ADVICE_SLA:
 		snprintf(out, 64, "%.3g s to the first token", value);
 		break;

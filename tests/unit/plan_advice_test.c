@@ -108,10 +108,14 @@ TEST(an_array_pays_from_the_working_set_that_local_drives_have_no_room_for)
 	struct advice_facts f = facts(4);
 	struct advice_flip flip = flip_of(&f, ADVICE_WORKING_SET, true);
 
+	near(flip.at, 0);                            /* 17 times what it is: another plan */
+	f.working_set_bytes = 5e12;
+	flip = flip_of(&f, ADVICE_WORKING_SET, true);
 	/* h of it is hit: 0.5 + 5 h + 24 (1 - h) = 10 at h = 14.5 / 19 */
 	expect_int(flip.what, ADVICE_ARRAY);
 	expect_int(flip.why, ADVICE_ROOM);
 	near(flip.at, 10e12 * 19 / 14.5);
+	f = facts(4);
 	flip = flip_of(&f, ADVICE_WORKING_SET, false);
 	expect_int(flip.why, ADVICE_HBM);
 	near(flip.at, 0.1e12 / 0.99);
@@ -145,6 +149,48 @@ TEST(each_fact_flips_where_the_formulas_say)
 		expect_int(flip.why, rows[i].why);
 	}
 	expect(flip_of(&f, ADVICE_ARRAY_RATE, true).at == 0);   /* it is not the array's rate */
+}
+
+TEST(flips_are_told_nearest_first_and_none_is_beyond_the_model_s_context)
+{
+	struct advice_flip flip[ADVICE_FLIPS_MAX];
+	struct kvof_plan_bad bad;
+	struct advice_facts f = facts(4);
+	double before = 1;
+	unsigned count;
+
+	near(flip_of(&f, ADVICE_TOKENS, true).at, 57001);
+	f.context_tokens = 57001;
+	near(flip_of(&f, ADVICE_TOKENS, true).at, 57001);
+	f.context_tokens = 57000;
+	near(flip_of(&f, ADVICE_TOKENS, true).at, 0);
+	expect_int(advice_flips(&f, flip, &count, &bad), 0);
+	for (unsigned i = 0; i < count; i++) {
+		double far = flip[i].fact == ADVICE_OUTLIVE || flip[i].fact == ADVICE_ROUTING ? 2 :
+			     fmax(flip[i].at / flip[i].now, flip[i].now / flip[i].at);
+
+		expect(far >= before && far <= 8);
+		before = far;
+	}
+	expect(count > 4);
+}
+
+TEST(jitter_takes_the_array_out_where_its_round_trips_make_it_late)
+{
+	struct advice_facts f = facts(8);            /* 0.7 + 6 s of 10; local 10.5 s */
+	struct advice_flip flip;
+
+	f.has_net = true;
+	f.net = (struct kvof_plan_net){.transport = KVOF_PLAN_RDMA, .link_bytes_per_s = 10e9,
+		.rtt_s = 50e-6, .flows = 32};
+	ask(&f, ADVICE_ARRAY, ADVICE_RATE);
+	flip = flip_of(&f, ADVICE_JITTER, true);
+	near(flip.at, 10 - 6.7);
+	expect(flip.what != ADVICE_ARRAY || flip.why == ADVICE_BEST);
+	f.net.jitter_s = flip.at * 1.01;
+	ask(&f, flip.what, flip.why);
+	f.net.jitter_s = flip.at * 0.99;
+	ask(&f, ADVICE_ARRAY, ADVICE_RATE);
 }
 
 TEST(recompute_that_is_as_quick_means_do_not_buy)
