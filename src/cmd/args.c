@@ -8,8 +8,8 @@
 #include "base/must.h"
 #include "cmd/cmd.h"
 
-/* One line whatever is in it: names of files and words of users may have line ends, and escapes that
- * a terminal would obey. */
+/* One line whatever is in it: names of files and words of users may have line ends, and escapes
+ * that a terminal would obey. */
 void cmd_error(const char *command, const char *format, ...)
 {
 	char *text = NULL;

@@ -12,6 +12,7 @@
 #include "base/must.h"
 #include "cmd/cmd.h"
 #include "cmd/plan.h"
+#include "plan/text.h"
 
 static const struct {
 	const char *name;
@@ -149,6 +150,12 @@ int plan_list_take(const char *command, const char *option, struct plan_list *li
 	}
 	*argc = kept;
 	return rc;
+}
+
+const char *plan_name_text(const char *name, char out[PLAN_NAME_BYTES])
+{
+	plan_text_put(out, PLAN_NAME_BYTES, name);
+	return out;
 }
 
 const char *plan_bytes_text(double bytes, char out[64])

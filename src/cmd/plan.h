@@ -46,4 +46,8 @@ int plan_list_take(const char *command, const char *option, struct plan_list *li
 /* "7.671 GB (7.145 GiB)", "256.00 KiB". Return: out. */
 const char *plan_bytes_text(double bytes, char out[64]);
 
+#define PLAN_NAME_BYTES 256
+/* The name of a file as a page can show it. Return: out. */
+const char *plan_name_text(const char *name, char out[PLAN_NAME_BYTES]);
+
 #endif

@@ -17,6 +17,7 @@
 #include "cmd/plan.h"
 #include "cmd/plan_measure.h"
 #include "plan/rows.h"
+#include "plan/text.h"
 #include "plan/use.h"
 
 #define NAME "plan calibrate"
@@ -148,8 +149,9 @@ static void arm_print(const struct calibrate *c, const struct kvof_plan_fit *fit
 static int page_print(const struct calibrate *c)
 {
 	static const char *const texts[] = {"model", "engine", "precision", "machine"};
+	char name[PLAN_NAME_BYTES];
 
-	printf("%s: %u rows", c->rows_name != NULL ? c->rows_name : "rows", c->rows.count);
+	printf("%s: %u rows", plan_name_text(c->rows_name, name), c->rows.count);
 	if (c->rows.passed_over > 0)
 		printf(", %u passed over by --where", c->rows.passed_over);
 	if (c->rows.empty > 0)
@@ -167,7 +169,7 @@ static int page_print(const struct calibrate *c)
 	for (uint32_t i = 0; i < c->fit.arms; i++)
 		arm_print(c, &c->fit.arm[i]);
 	if (c->profile_name != NULL)
-		printf("\nwritten to %s\n", c->profile_name);
+		printf("\nwritten to %s\n", plan_name_text(c->profile_name, name));
 	return cmd_output_end(NAME, CMD_DONE);
 }
 
@@ -276,7 +278,7 @@ static int fit_make(struct calibrate *c)
 
 static void profile_text(char *out, size_t room, const char *option, const char *column)
 {
-	snprintf(out, room, "%.*s", (int)room - 1, option != NULL ? option : column);
+	plan_text_put(out, room, option != NULL ? option : column);
 }
 
 static void profile_make(struct calibrate *c)

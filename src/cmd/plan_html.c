@@ -12,6 +12,7 @@
 #include "base/must.h"
 #include "cmd/cmd.h"
 #include "cmd/plan_report.h"
+#include "plan/text.h"
 
 #define WIDE 720.0                         /* of the area of a picture */
 #define HIGH 300.0
@@ -48,8 +49,13 @@ static const char *arm_name(unsigned i)
 	return kvof_plan_arm_name((enum kvof_plan_arm_kind)i);
 }
 
-static void text_put(FILE *f, const char *text)
+static void text_put(FILE *f, const char *others)
 {
+	char clean[1024], *text = clean;
+
+	_Static_assert(REPORT_TEXT_BYTES <= sizeof(clean) && PLAN_IN_TEXT_BYTES <= sizeof(clean),
+		       "what a page shows is not cut");
+	plan_text_put(clean, sizeof(clean), others);
 	for (; *text != 0; text++) {
 		if (*text == '<' || *text == '>' || *text == '&' || *text == '"')
 			fprintf(f, "&#%d;", *text);

@@ -7,9 +7,11 @@
 #include "base/must.h"
 #include "cmd/cmd.h"
 #include "cmd/plan_report.h"
+#include "plan/text.h"
 
 #define WIDE 96u
 #define BAR 40.0
+#define FLIPS_SHOWN 8u                     /* nearest first */
 #define REC KVOF_PLAN_RECOMPUTE
 
 static const char *const quantiles[] = {"p50", "p90", "last"};
@@ -57,6 +59,15 @@ static void wrap(const char *first, unsigned indent, const char *text)
 	putchar('\n');
 }
 
+/* A word of a column, as much of it as there is room for. */
+static void short_put(const char *word)
+{
+	char text[14];
+
+	plan_text_put(text, sizeof(text), word);
+	printf("%14s", text);
+}
+
 static void head(const char *title)
 {
 	printf("\n%s\n", title);
@@ -94,10 +105,12 @@ static void advice_print(const struct report *r)
 	for (unsigned i = 0; i < r->notes; i++)
 		wrap("  Note", 12, r->note[i].text);
 	head("IT FLIPS");
-	for (unsigned i = 0; i < r->flips; i++) {
+	for (unsigned i = 0; i < r->flips && i < FLIPS_SHOWN; i++) {
 		advice_flip_text(&r->flip[i], text);
 		wrap("  -", 4, text);
 	}
+	if (r->flips > FLIPS_SHOWN)
+		printf("  and %u further off (--json has them all)\n", r->flips - FLIPS_SHOWN);
 	if (r->flips == 0)
 		printf("  with nothing that was tried\n");
 }
@@ -171,6 +184,39 @@ static void limits_print(const struct report *r, const struct report_set *set)
 	putchar('\n');
 }
 
+static void cell_put(double value, const char *format)
+{
+	if (value > 0 && isfinite(value))
+		printf(format, value);
+	else
+		printf("%14s", "-");
+}
+
+/* All that a wave of the sessions asked for has, arm by arm. */
+static void asked_print(const struct report *r, const struct report_set *set)
+{
+	unsigned w = 0;
+
+	while (w + 1 < r->waves && r->sessions[w] != r->facts.sessions)
+		w++;
+	printf("\n  %u sessions at once%*s%14s%14s%14s%14s%14s\n", r->sessions[w],
+	       r->sessions[w] < 10 ? 7 : r->sessions[w] < 100 ? 6 : 5, "", "p50", "p90", "last",
+	       "output", "draws");
+	for (unsigned i = 0; i < KVOF_PLAN_ARM_KINDS; i++) {
+		const struct kvof_plan_ttft *t = &set->arm[i].wave[w];
+
+		if (!set->arm[i].has)
+			continue;
+		row_begin(arm_name(i));
+		printf("%12.2f s%12.2f s%12.2f s", t->p50_s, t->p90_s, t->last_s);
+		cell_put(t->tokens_per_s, "%8.1f tok/s");
+		cell_put(t->bytes_per_s_needed / 1e9, "%9.2f GB/s");
+		putchar('\n');
+	}
+	if (set->source == KVOF_PLAN_SPEC)
+		printf("  output as if it were decoded in no time: a data sheet does not tell\n");
+}
+
 static void set_print(const struct report *r, const struct report_set *set, bool used)
 {
 	char text[64];
@@ -195,9 +241,10 @@ static void set_print(const struct report *r, const struct report_set *set, bool
 	row_begin("bottleneck");
 	for (unsigned i = 0; i < KVOF_PLAN_ARM_KINDS; i++)
 		if (set->arm[i].has)
-			printf("%14.13s", set->arm[i].arm.bottleneck);
+			short_put(set->arm[i].arm.bottleneck);
 	putchar('\n');
 	limits_print(r, set);
+	asked_print(r, set);
 }
 
 /* --- supply, capacity --------------------------------------------------------------------- */
@@ -232,13 +279,13 @@ static void supply_print(const struct report *r)
 
 static void capacity_print(const struct report *r)
 {
-	char room[32], set[32];
+	char room[32], set[32], name[PLAN_IN_TEXT_BYTES];
 
+	plan_text_put(name, sizeof(name), plan_input_text(r->in,
+		      plan_input_has(r->in, PLAN_IN_workload_trace) ? PLAN_IN_workload_trace :
+		      PLAN_IN_workload_preset));
 	printf("\nHIT RATE AGAINST CAPACITY, of all prompt tokens; working set %s, %s\n",
-	       plan_size_text(r->working_set_bytes, set),
-	       plan_input_has(r->in, PLAN_IN_workload_trace) ?
-	       plan_input_text(r->in, PLAN_IN_workload_trace) :
-	       plan_input_text(r->in, PLAN_IN_workload_preset));
+	       plan_size_text(r->working_set_bytes, set), name);
 	for (double part = 1.0 / 64; part < 1.5; part *= 2) {
 		double hit = report_hit(r, part * r->working_set_bytes);
 
@@ -268,20 +315,21 @@ static void differences_print(const struct report *r)
 
 static void network_print(const struct report *r)
 {
-	char jitter[64] = "no delay below 10 s does";
+	const char *other = r->net_other == REC ? "by recompute" : "from local NVMe";
+	char jitter[96] = "no jitter below 10 s does that";
 
 	if (!r->has_net_flip)
 		return;
 	if (r->net_flip.jitter_s <= 10)
-		snprintf(jitter, sizeof(jitter), "so do %.3g ms more delay of a round trip",
+		snprintf(jitter, sizeof(jitter), "so it is with jitter of %.3g ms or more",
 			 1e3 * r->net_flip.jitter_s);
 	head("NETWORK");
 	if (r->net_flip.loss >= 1)
-		printf("  no loss of packets makes the array slower than what is there without it;"
-		       "\n  %s\n", jitter);
+		printf("  no loss of packets makes whole prefixes come later from the array than "
+		       "%s;\n  %s\n", other, jitter);
 	else
-		printf("  from %.3g %% of packets lost the array is slower than what is there "
-		       "without it;\n  %s\n", 100 * r->net_flip.loss, jitter);
+		printf("  whole prefixes come later from the array than %s with %.3g %% of packets "
+		       "lost or more;\n  %s\n", other, 100 * r->net_flip.loss, jitter);
 }
 
 static void steps_print(const struct report *r)
@@ -305,6 +353,7 @@ static void steps_print(const struct report *r)
 
 static void input_print(const struct report *r)
 {
+	char text[PLAN_IN_TEXT_BYTES];
 	const char *section = "";
 
 	head("WHAT WAS ASKED (* is a standard value that nobody told)");
@@ -317,7 +366,8 @@ static void input_print(const struct report *r)
 		if (strcmp(section, row->section) != 0)
 			printf("%s  [%s]", section[0] != 0 ? "\n" : "", row->section);
 		section = row->section;
-		printf(" %s=%s%s", row->name, v->text, v->origin == PLAN_IN_STANDARD ? "*" : "");
+		plan_text_put(text, sizeof(text), v->text);
+		printf(" %s=%s%s", row->name, text, v->origin == PLAN_IN_STANDARD ? "*" : "");
 	}
 	printf("\n");
 }

@@ -5,6 +5,7 @@
 
 #include "base/must.h"
 #include "cmd/plan_report.h"
+#include "plan/text.h"
 
 #define REC KVOF_PLAN_RECOMPUTE
 
@@ -25,7 +26,10 @@ static void put_real(json_t *to, const char *name, double value)
 
 static void put_text(json_t *to, const char *name, const char *value)
 {
-	put(to, name, value[0] != 0 ? json_string(value) : json_null());
+	char clean[PLAN_IN_TEXT_BYTES + 1];
+
+	plan_text_put(clean, sizeof(clean), value);
+	put(to, name, clean[0] != 0 ? json_string(clean) : json_null());
 }
 
 static json_t *input_json(const struct report *r)

@@ -282,6 +282,7 @@ static void answer_print(const struct sla_ask *ask, const struct answer *a)
 static int sla_run(struct sla_ask *ask)
 {
 	static struct answer answers[PLAN_PROFILE_ARMS_MAX];
+	char name[PLAN_NAME_BYTES];
 	uint32_t told = 0;
 	int rc = answers_make(ask, answers);
 
@@ -297,7 +298,7 @@ static int sla_run(struct sla_ask *ask)
 	if (ask->json)
 		return answers_json(ask, answers);
 	printf("profile %s: first tokens within %.3f s, sessions of %" PRIu64 " tokens that come "
-	       "at once\n", ask->profile_name, ask->limit_s, ask->tokens);
+	       "at once\n", plan_name_text(ask->profile_name, name), ask->limit_s, ask->tokens);
 	if (ask->staged > 0)
 		printf("staging for %u sessions at a time (contexts are told without it)\n",
 		       ask->staged);

@@ -90,9 +90,10 @@ static int answers_json(const struct ttft_ask *ask, const struct answer *at, uin
 static void head_print(const struct ttft_ask *ask)
 {
 	const struct plan_profile *p = &ask->profile;
-	char text[64];
+	char text[64], name[PLAN_NAME_BYTES];
 
-	printf("profile %s: %s", ask->profile_name, kvof_plan_source_name(p->source));
+	printf("profile %s: %s", plan_name_text(ask->profile_name, name),
+	       kvof_plan_source_name(p->source));
 	printf("%s%s%s%s%s%s\n", p->made[0] != 0 ? ", made " : "", p->made,
 	       p->machine[0] != 0 ? ", machine " : "", p->machine,
 	       p->engine[0] != 0 ? ", engine " : "", p->engine);

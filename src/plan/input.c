@@ -11,9 +11,11 @@
 #include <string.h>
 
 #include "base/must.h"
+#include "plan/text.h"
 
 #define NAME_BYTES 64
 #define DIGITS_MAX 18
+#define VALUE_BYTES sizeof(((struct plan_input_value *)NULL)->text)
 
 struct unit {
 	const char *name;
@@ -157,20 +159,26 @@ static int choice_find(const char *choices, const char *word)
 	return -1;
 }
 
-static bool plain_text(const char *text)
+/* Nothing that a terminal would obey, and UTF-8; a name of a file may be any bytes. */
+static bool plain_text(const char *text, bool path)
 {
-	for (; *text != 0; text++)
-		if ((unsigned char)*text < ' ' || *text == 127)
-			return false;
-	return true;
+	char clean[VALUE_BYTES];
+
+	if (path) {
+		while ((unsigned char)*text >= ' ' && *text != 127)
+			text++;
+		return *text == 0;
+	}
+	plan_text_put(clean, sizeof(clean), text);
+	return strcmp(clean, text) == 0;
 }
 
 static int bad_value(struct kvof_plan_bad *bad, const struct plan_input_row *row,
 		     const char *text, const char *why, const char *more)
 {
 	snprintf(bad->field, sizeof(bad->field), "[%s] %s", row->section, row->name);
-	snprintf(bad->why, sizeof(bad->why), "%.60s: %s%s", plain_text(text) ? text : "?", why,
-		 more);
+	snprintf(bad->why, sizeof(bad->why), "%.60s: %s%s",
+		 plain_text(text, false) ? text : "?", why, more);
 	return -EINVAL;
 }
 
@@ -211,7 +219,7 @@ static int value_read(const struct plan_input_row *row, const char *text,
 {
 	double number = 0;
 
-	if (strlen(text) >= sizeof(v->text) || !plain_text(text))
+	if (strlen(text) >= sizeof(v->text) || !plain_text(text, row->type == PLAN_IN_PATH))
 		return bad_value(bad, row, "", "too long, or no plain text", "");
 	if (text[0] == 0 && row->standard[0] != 0)
 		return bad_value(bad, row, text, "empty", "");
@@ -308,6 +316,11 @@ int plan_input_check(const struct plan_input *in, struct kvof_plan_bad *bad)
 		return bad_value(bad, &rows[PLAN_IN_workload_preset],
 				 plan_input_text(in, PLAN_IN_workload_preset),
 				 "there is a trace too; tell one of the two", "");
+	if (!plan_input_has(in, PLAN_IN_workload_trace) &&
+	    plan_input_told(in, PLAN_IN_workload_trace_block))
+		return bad_value(bad, &rows[PLAN_IN_workload_trace_block],
+				 plan_input_text(in, PLAN_IN_workload_trace_block),
+				 "there is no trace with such blocks; tell [workload] trace", "");
 	if (plan_input_number(in, PLAN_IN_model_weights) >= taken)
 		return bad_value(bad, &rows[PLAN_IN_model_weights],
 				 plan_input_text(in, PLAN_IN_model_weights),

@@ -4,6 +4,7 @@
  * object they are in, and what the rule of the type (rules.c) said of each layer, put together.
  */
 #include "plan/model.h"
+#include "plan/text.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -310,7 +311,17 @@ static void weights_note(struct model_reader *r, const json_t *root)
 		q = field_get(r->at, "quantization_config");
 	method = json_string_value(json_object_get(q, "quant_method"));
 	if (method != NULL)
-		snprintf(r->out->weights, sizeof(r->out->weights), "%s", method);
+		plan_text_put(r->out->weights, sizeof(r->out->weights), method);
+}
+
+/* Only what a plan warns with, so a value that makes no sense is none. */
+static void context_note(struct model_reader *r)
+{
+	static const char *const names[] = {"max_position_embeddings", "n_positions", NULL};
+	json_int_t tokens = json_integer_value(field_get(r->at, name_of(r->at, names)));
+
+	if (tokens > 0 && tokens <= UINT32_MAX)
+		r->out->context_tokens = (uint32_t)tokens;
 }
 
 static int root_read(struct model_reader *r, const json_t *root)
@@ -324,8 +335,10 @@ static int root_read(struct model_reader *r, const json_t *root)
 		rc = r->type->rule(r);
 	if (rc == 0)
 		rc = groups_make(r);
-	if (rc == 0)
+	if (rc == 0) {
 		weights_note(r, root);
+		context_note(r);
+	}
 	return rc;
 }
 

@@ -15,6 +15,7 @@
 #include "base/must.h"
 #include "plan/arm.h"
 #include "plan/profile.h"
+#include "plan/text.h"
 
 #define COUNT_MAX 1e9
 

@@ -10,6 +10,7 @@
 
 #include "base/must.h"
 #include "plan/hits.h"
+#include "plan/text.h"
 #include "plan/use.h"
 #include "plan/workload.h"
 
@@ -54,8 +55,8 @@ static int model_fill(struct report *r, const struct report_ask *ask, struct kvo
 	struct kvof_plan_length *length = &r->facts.length;
 	int rc;
 
-	snprintf(r->model, sizeof(r->model), "%s", TEXT(model_name)[0] != 0 ? TEXT(model_name) :
-		 ask->model != NULL ? ask->model->type : "not named");
+	plan_text_put(r->model, sizeof(r->model), TEXT(model_name)[0] != 0 ? TEXT(model_name) :
+		      ask->model != NULL ? ask->model->type : "not named");
 	if (ask->model == NULL) {
 		length->token_bytes = IN(model_bytes_per_token);
 	} else {
@@ -65,6 +66,7 @@ static int model_fill(struct report *r, const struct report_ask *ask, struct kvo
 		r->has_geometry = true;
 		length->model = ask->model;
 		length->geometry = &r->geometry;
+		r->facts.context_tokens = ask->model->context_tokens;
 	}
 	return 0;
 }
@@ -259,7 +261,8 @@ static void note_say(struct report *r, const char *format, ...)
 	if (r->notes == REPORT_LINES_MAX)
 		return;
 	va_start(args, format);
-	vsnprintf(r->note[r->notes++].text, REPORT_TEXT_BYTES, format, args);
+	vsnprintf(r->note[r->notes].text, REPORT_TEXT_BYTES, format, args);
+	plan_text_clean(r->note[r->notes++].text);
 	va_end(args);
 }
 
@@ -310,9 +313,9 @@ static int sheets_fill(struct report *r, const struct report_ask *ask, struct kv
 	snprintf(set->name, sizeof(set->name), "data sheets");
 	set->source = KVOF_PLAN_SPEC;
 	set->bytes_per_token = r->bytes_per_token;
-	snprintf(set->model, sizeof(set->model), "%.63s", r->model);
-	snprintf(set->precision, sizeof(set->precision), "%s", TEXT(model_kv_dtype));
-	snprintf(set->engine, sizeof(set->engine), "%.79s", TEXT(model_engine));
+	plan_text_put(set->model, sizeof(set->model), r->model);
+	plan_text_put(set->precision, sizeof(set->precision), TEXT(model_kv_dtype));
+	plan_text_put(set->engine, sizeof(set->engine), TEXT(model_engine));
 	set->advisable = true;
 	set->arm[REC].has = true;
 	rc = recompute_fill(r, ask, &set->arm[REC].arm, bad);
@@ -380,7 +383,8 @@ static void difference_say(struct report *r, const char *format, ...)
 	if (r->differences == REPORT_LINES_MAX)
 		return;
 	va_start(args, format);
-	vsnprintf(r->difference[r->differences++].text, REPORT_TEXT_BYTES, format, args);
+	vsnprintf(r->difference[r->differences].text, REPORT_TEXT_BYTES, format, args);
+	plan_text_clean(r->difference[r->differences++].text);
 	va_end(args);
 }
 
@@ -389,13 +393,12 @@ static void asked_fill(const struct report *r, struct report_set *asked)
 {
 	*asked = (struct report_set){.bytes_per_token = r->bytes_per_token};
 	if (r->facts.length.model != NULL)
-		snprintf(asked->model, sizeof(asked->model), "%.63s", r->facts.length.model->type);
+		plan_text_put(asked->model, sizeof(asked->model), r->facts.length.model->type);
 	else if (TOLD(model_name))
-		snprintf(asked->model, sizeof(asked->model), "%.63s", TEXT(model_name));
-	snprintf(asked->engine, sizeof(asked->engine), "%.79s", TEXT(model_engine));
+		plan_text_put(asked->model, sizeof(asked->model), TEXT(model_name));
+	plan_text_put(asked->engine, sizeof(asked->engine), TEXT(model_engine));
 	if (r->has_geometry || TOLD(model_kv_dtype))
-		snprintf(asked->precision, sizeof(asked->precision), "%.31s",
-			 TEXT(model_kv_dtype));
+		plan_text_put(asked->precision, sizeof(asked->precision), TEXT(model_kv_dtype));
 }
 
 static void profile_fill(struct report *r, const struct plan_profile *p, const char *name)
@@ -408,12 +411,12 @@ static void profile_fill(struct report *r, const struct plan_profile *p, const c
 
 	*set = (struct report_set){.source = p->source,
 		.bytes_per_token = p->model_bytes_per_token};
-	snprintf(set->name, sizeof(set->name), "%.119s", name);
-	snprintf(set->made, sizeof(set->made), "%s", p->made);
-	snprintf(set->machine, sizeof(set->machine), "%s", p->machine);
-	snprintf(set->engine, sizeof(set->engine), "%s", p->engine);
-	snprintf(set->model, sizeof(set->model), "%s", p->model_type);
-	snprintf(set->precision, sizeof(set->precision), "%s", p->precision);
+	plan_text_put(set->name, sizeof(set->name), name);
+	plan_text_put(set->made, sizeof(set->made), p->made);
+	plan_text_put(set->machine, sizeof(set->machine), p->machine);
+	plan_text_put(set->engine, sizeof(set->engine), p->engine);
+	plan_text_put(set->model, sizeof(set->model), p->model_type);
+	plan_text_put(set->precision, sizeof(set->precision), p->precision);
 	asked_fill(r, &asked);
 	differ(&asked, set, text, sizeof(text));
 #ifdef KVOF_PLANT_ANY_PROFILE_FITS
@@ -503,10 +506,26 @@ int report_wave(const struct report *r, const struct report_arm *a, uint32_t ses
 		kvof_plan_ttft(&a->arm, &wave, out, bad);
 
 	if (rc == 0 && own) {
-		out->tokens_per_s *= hosts;
-		out->bytes_per_s_needed *= hosts;
+		out->tokens_per_s *= (double)sessions / here;
+		out->bytes_per_s_needed *= (double)sessions / here;
 	}
 	return rc;
+}
+
+/* What is to be compared with an arm that has the sessions of all hosts: they compute their parts
+ * of the wave side by side. */
+static struct kvof_plan_arm recompute_of_all(const struct report *r, const struct report_arm *a)
+{
+	uint32_t hosts = COUNT(workload_hosts), all = COUNT(workload_sessions);
+	struct kvof_plan_arm arm = a->arm;
+	double more = (double)all / ((all + hosts - 1) / hosts);
+
+#ifdef KVOF_PLANT_ONE_HOST_COMPUTES_ALL
+	more = 1;
+#endif
+	arm.tokens_per_s *= more;
+	arm.token2_s /= more;
+	return arm;
 }
 
 /* One arm of a set, on whole prefixes: what the hardware does, whatever the room hits. */
@@ -514,6 +533,7 @@ static int arm_fill(struct report *r, struct report_set *set, enum kvof_plan_arm
 		    struct kvof_plan_bad *bad)
 {
 	struct report_arm *a = &set->arm[kind];
+	struct kvof_plan_arm recompute;
 	struct kvof_plan_wave wave = {.tokens = r->tokens, .bytes = r->session_bytes};
 	enum kvof_plan_rank rank = (enum kvof_plan_rank)COUNT(sla_quantile);
 	uint32_t hosts = of_a_host(kind) ? COUNT(workload_hosts) : 1, sessions;
@@ -540,7 +560,8 @@ static int arm_fill(struct report *r, struct report_set *set, enum kvof_plan_arm
 	if (rc != 0 || kind == REC || !set->arm[REC].has)
 		return rc;
 	a->has_even = true;
-	return kvof_plan_even_tokens(&a->arm, &set->arm[REC].arm, &r->facts.length, sessions,
+	recompute = of_a_host(kind) ? set->arm[REC].arm : recompute_of_all(r, &set->arm[REC]);
+	return kvof_plan_even_tokens(&a->arm, &recompute, &r->facts.length, sessions,
 				     &a->even, bad);
 }
 
@@ -633,6 +654,8 @@ static int net_tell(struct report *r, struct kvof_plan_bad *bad)
 		KVOF_PLAN_LOCAL : REC;
 	const struct kvof_plan_wave wave = {.tokens = r->tokens, .bytes = r->session_bytes,
 		.sessions = f->sessions};
+	struct kvof_plan_arm without = other == REC ?
+		recompute_of_all(r, &r->set[r->used].arm[REC]) : f->arm[other];
 	int rc = 0;
 
 	if (!f->has_net || !f->has[KVOF_PLAN_ARRAY])
@@ -640,8 +663,9 @@ static int net_tell(struct report *r, struct kvof_plan_bad *bad)
 	if (f->net.loss > 0)
 		rc = kvof_plan_net_rate(&f->net, &r->link_lossy_bytes_per_s, bad);
 	if (rc == 0)
-		rc = kvof_plan_net_flip(&f->arm[KVOF_PLAN_ARRAY], &f->arm[other], &wave, &f->net,
+		rc = kvof_plan_net_flip(&f->arm[KVOF_PLAN_ARRAY], &without, &wave, &f->net,
 					&r->net_flip, bad);
+	r->net_other = other;
 	r->has_net_flip = rc == 0;
 	return rc;
 }

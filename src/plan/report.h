@@ -89,6 +89,7 @@ struct report {
 	bool has_supply[KVOF_PLAN_ARM_KINDS];
 	double link_lossy_bytes_per_s;     /* 0: no loss was told */
 	struct kvof_plan_flip net_flip;
+	enum kvof_plan_arm_kind net_other; /* whole prefixes come sooner from it then */
 	bool has_net_flip;
 	uint32_t sessions[REPORT_WAVES_MAX];
 	unsigned waves;

@@ -10,11 +10,13 @@
 #include "base/must.h"
 #include "plan/arm.h"
 #include "plan/rows.h"
+#include "plan/text.h"
 
 #define CELL_BYTES 112u
 #define CONCURRENCY_MAX 1000000.0
 #define OUTPUT_MAX 1e8
 #define FIGURE_MAX 1e18
+#define FIGURE_MIN 1e-12
 
 enum column {
 	ARM, CONCURRENCY, TOKENS, BYTES, P50, P90, LAST, TOKENS_PER_S, BYTES_PER_S, RESIDENT,
@@ -86,6 +88,7 @@ static const char *cell_read(const char *at, const char *end, char out[CELL_BYTE
 	while (used > 0 && strchr(" \t", out[used - 1]) != NULL)
 		used--;
 	out[used] = 0;
+	plan_text_clean(out);
 	while (at < end && (*at == ' ' || *at == '\t'))
 		at++;
 	return at == end || *at == ',' ? at : NULL;
@@ -155,6 +158,7 @@ static int header_column(struct table *t, uint32_t index)
 	if (t->is[index] == UNUSED && name[0] != 0)
 		snprintf(t->out->unused + used, sizeof(t->out->unused) - used, "%s%s",
 			 used > 0 ? ", " : "", name);
+	plan_text_clean(t->out->unused);
 	return 0;
 }
 
@@ -207,6 +211,8 @@ static int figure_set(struct table *t, enum column column, const char *cell, dou
 				  "empty)");
 	if (*out > FIGURE_MAX)
 		return cell_wrong(t, column, "is too large");
+	if (*out > 0 && *out < FIGURE_MIN)
+		return cell_wrong(t, column, "is too small");
 	return 0;
 }
 

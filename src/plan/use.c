@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "plan/arm.h"
+#include "plan/text.h"
 #include "plan/use.h"
 
 #define ALIKE 1e-3
@@ -32,6 +33,7 @@ bool plan_use_other_model(const struct plan_profile *profile, const struct plan_
 		snprintf(why, KVOF_PLAN_NOTE_BYTES, "the profile is of a %.50s with %.0f bytes a "
 			 "token, this one has %.0f", profile->model_type,
 			 profile->model_bytes_per_token, bytes);
+	plan_text_clean(why);
 	return why[0] != 0;
 }
 

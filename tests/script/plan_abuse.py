@@ -60,7 +60,8 @@ class Bench:
         config = self.file('config.json', MOE_JSON)
         return [('ttft', '--model', config, '--profile', profile, '--tokens', '30208',
                  '--concurrency', '1', '8'),
-                ('sla', '--profile', profile, '--tokens', '30208', '--within', '5s'),
+                ('sla', '--model', config, '--profile', profile, '--tokens', '30208',
+                 '--within', '5s'),
                 ('report', '--profile', profile)]
 
 
@@ -122,6 +123,95 @@ def no_terminal(b):
     refused(b.run('geometry', b.file('c.json', {'model_type': 'x\x1b[2J\n'})), 2, 'x')
     refused(b.run('rep\nort'), 2)
     refused(b.run('move', '--model', b.file('c.json', 'no'), '--read', '1GB/s'), 2, 'c.json: the text')
+
+
+HOSTILE = ['<script>alert(1)</script>&"', '\x1b[2J\x07 a\nb', '\u00f6' * 300, 'x' + '\u20ac' * 300,
+           '\U0001d11e' * 300]
+
+
+@case('texts of a profile break no page, no terminal and no JSON, wherever they are cut')
+def profile_texts(b):
+    for text in HOSTILE:
+        loads = [arm(k, notes=[text], bottleneck=text) for k in ('local', 'array')]
+        name = b.profile(arm('recompute', notes=[text]), *loads, machine=text, made=text, engine=text,
+                         precision=text)
+        for words in b.asks(name):
+            answered(b.run(*words)).decode()
+            whole_json(b.run(*words, '--json'))
+        page = answered(b.run('report', '--profile', name, '--html', '-')).decode()
+        assert '<script>' not in page
+
+
+@case('names that users give break no page and no JSON; those that are no text are refused')
+def own_texts(b):
+    for text in HOSTILE:
+        for key in ('--model-name', '--model-engine', '--prices-currency'):
+            short = text[:60]
+            if '\x1b' in short:
+                refused(b.run('report', key, short), 2, key)
+                continue
+            answered(b.run('report', key, short)).decode()
+            whole_json(b.run('report', key, short, '--json'))
+            page = answered(b.run('report', key, short, '--html', '-')).decode()
+            assert '<script>' not in page
+    refused(b.run('report', '--model-name', b'\xff'), 2, '--model-name')
+    rows = b.file('rows.csv', '\n'.join([HEAD + ',\x1b[31mx'] + [r + ',1' for r in ROWS]))
+    assert 'columns that say nothing here: ?[31mx' in answered(b.run('calibrate', '--rows', rows)).decode()
+    for text in HOSTILE:
+        got = whole_json(b.run('calibrate', '--rows', rows, '--machine', text, '--json'))
+        assert got['machine'][:2] == re.sub('[\x00-\x1f]', '?', text)[:2], got['machine']
+
+
+@case('a file may have any name; pages and JSON stay text')
+def file_names(b):
+    plain = pathlib.Path(b.profile()).read_bytes()
+    for name in (b'\xff\xfe.json', b'<b>&.json', b'\x1b[31m.json', '\u00f6'.encode() * 100):
+        path = os.path.join(b.dir.encode(), name)
+        pathlib.Path(os.fsdecode(path)).write_bytes(plain)
+        for words in b.asks(path):
+            answered(b.run(*words)).decode()
+            whole_json(b.run(*words, '--json'))
+        page = answered(b.run('report', '--profile', path, '--html', '-')).decode()
+        assert '<b>' not in page
+
+
+@case('figures of rows that no machine has are refused by line and column')
+def row_figures(b):
+    for column in range(1, 6):
+        for word in ('1e-308', '1e-13', '1e308', '1e19', '-1', '-0', 'inf', '0x10', '5 s'):
+            cells = 'array,8,30208,6,7,60'.split(',')
+            cells[column] = word
+            rows = b.file('rows.csv', '\n'.join([HEAD, ','.join(cells), ROWS[1]]))
+            refused(b.run('calibrate', '--rows', rows, '--profile', b.path('made.json')), 2,
+                    'line 2, ' + HEAD.split(',')[column])
+    assert not os.path.exists(b.path('made.json'))
+
+
+@case('a place that takes no file keeps what was there, and nothing half is left')
+def no_place(b):
+    rows = b.file('rows.csv', '\n'.join([HEAD] + ROWS))
+    makes = [('calibrate', '--rows', rows, '--profile'), ('report', '--html')]
+    for words in makes:
+        for place in (b.path('none/at/all'), b.path(''), '/dev/full', '/proc/kvof.out'):
+            refused(b.run(*words, place), 3, place)
+        old = b.file('old', 'what was there')
+        before = sorted(os.listdir(b.dir))
+        done = b.run(*words, old, preexec_fn=lambda: __import__('resource').setrlimit(
+            __import__('resource').RLIMIT_FSIZE, (100, 100)))
+        assert done.returncode in (3, -25), done
+        assert pathlib.Path(old).read_text() == 'what was there'
+        for name in set(os.listdir(b.dir)) - set(before):
+            os.unlink(b.path(name))
+            assert done.returncode != 3, name
+        with open('/dev/full', 'w', encoding='utf-8') as full:
+            done = subprocess.run([b.kvof, 'plan', *words, b.path('new')], stdout=full,
+                                  stderr=subprocess.PIPE, timeout=60)
+        assert done.returncode == 3 and done.stderr.count(b'\n') == 1, done
+
+
+@case('blocks of a trace without a trace are refused')
+def no_trace(b):
+    refused(b.run('report', '--workload-trace-block', '1'), 2, 'trace_block', '[workload] trace')
 
 
 def main():
