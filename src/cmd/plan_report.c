@@ -5,7 +5,6 @@
  * date on which drives are worn out.
  */
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 #include "cmd/cmd.h"
 #include "cmd/plan.h"
 #include "cmd/plan_report.h"
+#include "cmd/traces.h"
 
 #define NAME "plan report"
 #define PATH_BYTES 4096
@@ -239,27 +239,10 @@ static int config_load(struct work *w, bool *has_work)
 
 static int trace_load(struct work *w)
 {
-	struct trace_bad bad = {NULL, ""};
 	char path[PATH_BYTES];
-	uint64_t line = 0;
-	FILE *f;
-	int rc;
 
 	path_of(&w->asked, PLAN_IN_workload_trace, path);
-	f = fopen(path, "r");
-	if (f == NULL) {
-		cmd_error(NAME, "trace %s: %s", path, strerror(errno));
-		return CMD_FAILED;
-	}
-	rc = trace_read(&w->trace, f, 0, &line, &bad);
-	fclose(f);
-	if (rc == -EINVAL)
-		cmd_error(NAME, "trace %s:%" PRIu64 ": %s%s%s", path, line,
-			  bad.field != NULL ? bad.field : "", bad.field != NULL ? " " : "",
-			  bad.why);
-	else if (rc != 0)
-		cmd_error(NAME, "trace %s: %s", path, strerror(-rc));
-	return rc == 0 ? 0 : rc == -EINVAL ? CMD_USAGE : CMD_FAILED;
+	return traces_read(NAME, path, 0, &w->trace);
 }
 
 /* --- the report -------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/must.h"
 #include "cmd/cmd.h"
@@ -26,13 +27,38 @@ static int read_failed(const char *command, const char *name, uint64_t line,
 	return rc == -EINVAL ? CMD_USAGE : CMD_FAILED;
 }
 
+static int file_read(const char *command, const char *name, unsigned requests, FILE *from,
+		     struct trace *t)
+{
+	struct trace_bad bad = {NULL, ""};
+	uint64_t line = 0;
+	int rc = trace_read(t, from, requests, &line, &bad);
+
+	return rc == 0 ? 0 : read_failed(command, name, line, &bad, rc);
+}
+
+int traces_read(const char *command, const char *name, unsigned requests, struct trace *t)
+{
+	FILE *from;
+	int rc;
+
+	if (strcmp(name, "-") == 0)
+		return file_read(command, name, requests, stdin, t);
+	from = fopen(name, "r");
+	if (from == NULL) {
+		cmd_error(command, "%s: %s", name, strerror(errno));
+		return CMD_FAILED;
+	}
+	rc = file_read(command, name, requests, from, t);
+	fclose(from);
+	return rc;
+}
+
 int traces_take(const struct traces_ask *ask, const char *name, struct trace *t)
 {
 	const struct workload_opts o = {ask->seed,
 		ask->requests > 0 ? ask->requests : WORKLOAD_REQUESTS, ask->block_tokens};
-	struct trace_bad bad = {NULL, ""};
-	uint64_t line = 0;
-	FILE *from;
+	const struct trace_bad none = {NULL, ""};
 	int rc;
 
 	if (ask->requests > WORKLOAD_REQUESTS_MAX) {
@@ -44,19 +70,15 @@ int traces_take(const struct traces_ask *ask, const char *name, struct trace *t)
 	if (rc == 0)
 		return 0;
 	if (rc != -ENOENT)
-		return read_failed(ask->command, name, 0, &bad, rc);
-	from = strcmp(name, "-") == 0 ? stdin : fopen(name, "r");
-	if (from == NULL) {
+		return read_failed(ask->command, name, 0, &none, rc);
+	if (strcmp(name, "-") != 0 && access(name, F_OK) != 0) {
 		const char *near = cmd_nearest(name, workload_names());
 
 		cmd_error(ask->command, near != NULL ? "%s: %s; did you mean the workload %s?" :
 			  "%s: %s", name, strerror(errno), near);
 		return CMD_FAILED;
 	}
-	rc = trace_read(t, from, ask->requests, &line, &bad);
-	if (from != stdin)
-		fclose(from);
-	return rc == 0 ? 0 : read_failed(ask->command, name, line, &bad, rc);
+	return traces_read(ask->command, name, ask->requests, t);
 }
 
 int traces_kv_find(const char *command, struct traces_kv *kv)

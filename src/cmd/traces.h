@@ -18,6 +18,9 @@ struct traces_ask {
  * line is said. */
 int traces_take(const struct traces_ask *ask, const char *name, struct trace *t);
 
+/* The same of a file alone; "-" is standard input. requests 0: all of it. */
+int traces_read(const char *command, const char *name, unsigned requests, struct trace *t);
+
 struct traces_kv {                         /* as flags give it; what is NULL or 0 was not given */
 	const char *model, *dtype;
 	uint64_t bytes_per_token;
