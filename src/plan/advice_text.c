@@ -172,7 +172,8 @@ static void value_put(enum advice_fact fact, double value, char out[64])
 		snprintf(out, 64, "%.3g %% of packets lost", 100 * value);
 		break;
 	case ADVICE_JITTER:
-		snprintf(out, 64, "%.3g ms of jitter", 1e3 * value);
+		snprintf(out, 64, value < 1 ? "%.3g ms of jitter" : "%.3g s of jitter",
+			 value < 1 ? 1e3 * value : value);
 		break;
 	case ADVICE_SLA:
 		snprintf(out, 64, "%.3g s to the first token", value);

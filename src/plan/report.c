@@ -187,6 +187,7 @@ static int spill_fill(struct report *r, const struct report_ask *ask, struct kvo
 		s.weight_bytes = (double)ask->work->weight_bytes;
 	r->has_work = !HAS(model_weights) && s.weight_bytes > 0;
 	r->has_spill = s.weight_bytes > 0;
+	r->weight_bytes = s.weight_bytes;
 	rc = r->has_spill ? kvof_plan_spill_make(&s, &r->spill, bad) : 0;
 	if (rc == 0 && r->has_spill)
 		r->facts.hbm_bytes = r->spill.resident * r->session_bytes * hosts;

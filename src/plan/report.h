@@ -83,6 +83,7 @@ struct report {
 	double tokens, requests_per_s, working_set_bytes;
 	bool tokens_of_trace;
 	struct kvof_plan_geometry geometry;
+	double weight_bytes;               /* of an instance; 0: not known */
 	bool has_geometry, has_spill, has_work;
 	struct kvof_plan_spill spill;
 	struct kvof_plan_supply_rate supply[KVOF_PLAN_ARM_KINDS];

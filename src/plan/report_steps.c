@@ -109,7 +109,9 @@ static void spill_steps(struct report *r)
 		 "%.0f x %.3f GB", p->spilled_sessions, r->session_bytes / 1e9);
 	result_bytes(s, p->spilled_bytes);
 	s = step(r, "spill", "new KV in a day", "requests x tokens computed anew x bytes per token",
-		 "%.0f /day, %.0f B a token", r->requests_per_s * DAY_S, r->bytes_per_token);
+		 "%.0f /day x %.0f tokens x %.0f B", r->requests_per_s * DAY_S,
+		 p->horizon_bytes / (r->requests_per_s * DAY_S * r->bytes_per_token),
+		 r->bytes_per_token);
 	result_bytes(s, p->horizon_bytes);
 	s = step(r, "spill", "staging a rank needs", "sessions at once x KV of a session per rank",
 		 "%.0f x %.3f GB", p->staging_need_rank_bytes / r->session_rank_bytes,
@@ -141,6 +143,24 @@ static void supply_steps(struct report *r)
 			    100 * r->facts.net.loss, 1e3 * r->facts.net.rtt_s,
 			    r->facts.net.flows),
 		       "%.2f GB/s", r->link_lossy_bytes_per_s / 1e9);
+}
+
+/* Weights into the GPUs of all hosts at once, through the same stages. */
+static void load_steps(struct report *r)
+{
+	for (unsigned i = KVOF_PLAN_LOCAL; i < KVOF_PLAN_ARM_KINDS && r->weight_bytes > 0; i++) {
+		uint32_t hosts = i == KVOF_PLAN_LOCAL ? 1 : COUNT(workload_hosts);
+		char what[64];
+
+		if (!r->has_supply[i])
+			continue;
+		snprintf(what, sizeof(what), "load of the model, %s",
+			 kvof_plan_arm_name((enum kvof_plan_arm_kind)i));
+		result(step(r, "model load", what, "hosts that share it x weights / supply",
+			    "%u x %.1f GB / %.2f GB/s", hosts, r->weight_bytes / 1e9,
+			    r->supply[i].bytes_per_s / 1e9),
+		       "%.1f s", hosts * r->weight_bytes / r->supply[i].bytes_per_s);
+	}
 }
 
 /* The closed form of kvof_plan_ttft(), as far as this arm has its terms. */
@@ -305,6 +325,7 @@ void report_steps(struct report *r)
 	model_steps(r);
 	spill_steps(r);
 	supply_steps(r);
+	load_steps(r);
 	ttft_steps(r);
 	hit_steps(r);
 	wear_steps(r);

@@ -23,6 +23,9 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLANTS = {
     # plant: (test program, test)
+    'one_host_computes_all': (
+        'tests/unit/plan_report_test',
+        'an_array_of_all_hosts_is_held_to_all_that_they_compute_side_by_side'),
     'noise_is_odd': (
         'tests/unit/plan_fit_test', 'waves_that_scatter_by_two_percent_are_all_used'),
     'plan_fifo_parallel': (

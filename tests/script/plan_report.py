@@ -350,10 +350,13 @@ def steps(b):
     got = b.json(prices__gpu_hour=2, prices__array=50000, prices__local_drive=1000,
                  model__weights='450 GB')
     sections = {s['section'] for s in got['steps']}
-    assert sections == {'geometry', 'workload', 'spill', 'supply', 'ttft', 'capacity', 'wear',
-                        'money'}, sections
+    assert sections == {'geometry', 'workload', 'spill', 'supply', 'model load', 'ttft',
+                        'capacity', 'wear', 'money'}, sections
     for s in got['steps']:
         assert s['formula'] and s['numbers'] and s['result'], s
+    loads = {s['what']: s['result'] for s in got['steps'] if s['section'] == 'model load'}
+    assert loads == {'load of the model, local': f'{450 / 6.9:.1f} s',
+                     'load of the model, array': f'{450 / (12.5 * 0.85):.1f} s'}, loads
     page = b.run('--input', os.path.join(b.dir, 'plan.ini')).stdout
     assert '0.50 s + 8 x 7.671 GB / 6.90 GB/s' in page and f'{local_s(8):.2f} s' in page
 

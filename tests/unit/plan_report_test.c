@@ -122,6 +122,25 @@ TEST(hosts_share_the_sessions_out_and_the_array_has_all_of_them)
 	expect_int(report_wave(&report, &arms[KVOF_PLAN_ARRAY], 16, &t, &bad), 0);
 	near(t.last_s, 0.7 + 16 * session / (4 * 6.9e9 * 0.95));     /* 4 ports give more */
 	near(report.advice.hit[KVOF_PLAN_LOCAL], 0.25);
+	expect_int(report_wave(&report, &arms[KVOF_PLAN_LOCAL], 5, &t, &bad), 0);
+	near(t.last_s, 0.5 + 2 * session / 6.9e9);
+	near(t.bytes_per_s_needed, 2.5 * 6.9e9);     /* two have one host, three have one each */
+}
+
+TEST(an_array_of_all_hosts_is_held_to_all_that_they_compute_side_by_side)
+{
+	const struct report_arm *array = &report.set[0].arm[KVOF_PLAN_ARRAY];
+	double all, part;
+
+	begin();
+	tell("workload-hosts", "4");
+	make(NULL);
+	all = report.facts.sessions;
+	part = ceil(all / 4);
+	expect(all >= 4);
+	expect_int(array->even.load, KVOF_PLAN_LOAD_FROM);
+	near(array->even.from_tokens, 0.7 / (part / report.facts.arm[0].tokens_per_s -
+					     all * 253952 / array->arm.bytes_per_s));
 }
 
 TEST(staging_that_holds_half_of_the_sessions_makes_two_waves)
