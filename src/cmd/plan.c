@@ -64,6 +64,18 @@ int plan_config_read(const char *command, const char *name, struct kvof_plan_mod
 	return text_refused(command, name, rc, &bad);
 }
 
+int plan_geometry_read(const char *command, const char *name, const struct kvof_plan_split *split,
+		       struct kvof_plan_model *model, struct kvof_plan_geometry *geometry)
+{
+	struct kvof_plan_bad bad;
+	int rc = plan_config_read(command, name, model);
+
+	if (rc != 0 || kvof_plan_geometry(model, split, geometry, &bad) == 0)
+		return rc;
+	cmd_error(command, "%s: %s: %s", name, bad.field, bad.why);
+	return CMD_REFUSED;
+}
+
 int plan_profile_load(const char *command, const char *name, struct plan_profile *profile)
 {
 	struct kvof_plan_bad bad;

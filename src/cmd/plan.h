@@ -21,6 +21,9 @@ int plan_ttft(int argc, char **argv);
 
 /* A config.json, "-" for standard input. Return: 0; else the exit code, the line is said. */
 int plan_config_read(const char *command, const char *name, struct kvof_plan_model *model);
+/* The same, and what its cache takes in such a split; CMD_REFUSED: heads can't follow it. */
+int plan_geometry_read(const char *command, const char *name, const struct kvof_plan_split *split,
+		       struct kvof_plan_model *model, struct kvof_plan_geometry *geometry);
 /* bf16, fp8, ...: bytes of a number in the cache. The same. */
 int plan_dtype_find(const char *command, const char *text, uint32_t *elem_bytes);
 /* A profile as `kvof plan calibrate` writes it. The same. */

@@ -223,19 +223,16 @@ static int model_apply(struct calibrate *c)
 {
 	struct kvof_plan_geometry geometry;
 	struct kvof_plan_model model;
-	struct kvof_plan_bad bad;
 	uint32_t elem_bytes;
 	uint64_t bytes, rank;
 	int rc = plan_dtype_find(NAME, c->dtype, &elem_bytes);
 
-	rc = rc != 0 ? rc : plan_config_read(NAME, c->model_name, &model);
+	if (rc == 0)
+		rc = plan_geometry_read(NAME, c->model_name,
+					&(struct kvof_plan_split){1, elem_bytes}, &model,
+					&geometry);
 	if (rc != 0)
 		return rc;
-	if (kvof_plan_geometry(&model, &(struct kvof_plan_split){1, elem_bytes}, &geometry,
-			       &bad) != 0) {
-		cmd_error(NAME, "%s: %s: %s", c->model_name, bad.field, bad.why);
-		return CMD_REFUSED;
-	}
 	snprintf(c->profile.model_type, sizeof(c->profile.model_type), "%s", model.type);
 	c->profile.model_bytes_per_token = plan_use_token_bytes(&geometry);
 	if (c->profile.model_bytes_per_token <= 0) {

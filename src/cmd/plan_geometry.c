@@ -234,19 +234,15 @@ static int geometry_run(struct geometry_ask *ask)
 	static const uint64_t usual[] = {1024, 8192, 32768, 131072};
 	struct kvof_plan_geometry geometry;
 	struct kvof_plan_model model;
-	struct kvof_plan_bad bad;
-	int rc = plan_config_read("plan geometry", ask->name, &model);
+	int rc = plan_geometry_read("plan geometry", ask->name,
+				    &(struct kvof_plan_split){ask->tp, ask->elem_bytes}, &model,
+				    &geometry);
 
 	if (rc != 0)
 		return rc;
 	if (ask->lengths == 0) {
 		memcpy(ask->tokens, usual, sizeof(usual));
 		ask->lengths = ARRAY_COUNT(usual);
-	}
-	if (kvof_plan_geometry(&model, &(struct kvof_plan_split){ask->tp, ask->elem_bytes},
-			       &geometry, &bad) != 0) {
-		cmd_error("plan geometry", "%s: %s: %s", ask->name, bad.field, bad.why);
-		return CMD_REFUSED;
 	}
 	for (unsigned i = 0; i < ask->lengths; i++) {
 		uint64_t bytes, rank;

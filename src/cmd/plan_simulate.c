@@ -111,15 +111,8 @@ static const struct kvof_plan_fit *profile_arm(const struct ask *a, enum kvof_pl
 /* Loads are bytes, whoever's they are: a rate in tokens of the profile's model becomes one. */
 static void arm_bytes(const struct ask *a, struct kvof_plan_arm *arm)
 {
-	double each = a->profile.model_bytes_per_token;
-
-	if (arm->tokens_per_s <= 0 || each <= 0)
-		return;
-	arm->bytes_per_s = arm->tokens_per_s * each;
-	arm->tokens_per_s = 0;
-	if (arm->session_tokens_per_s > 0 && arm->session_bytes_per_s <= 0)
-		arm->session_bytes_per_s = arm->session_tokens_per_s * each;
-	arm->session_tokens_per_s = 0;
+	if (a->profile.model_bytes_per_token > 0)
+		plan_use_bytes(arm, a->profile.model_bytes_per_token);
 }
 
 static int tier_arm(struct ask *a, unsigned i)
@@ -256,7 +249,6 @@ static int staging_make(struct ask *a)
 	struct kvof_plan_geometry geometry;
 	struct kvof_plan_model model;
 	struct kvof_plan_split split = {.tp = a->ranks};
-	struct kvof_plan_bad bad;
 	int rc;
 
 	a->opts.staging_bytes = (double)a->staging;
@@ -266,13 +258,9 @@ static int staging_make(struct ask *a)
 	rc = plan_dtype_find(NAME, a->kv.dtype != NULL ? a->kv.dtype : "bf16",
 			     &split.kv_elem_bytes);
 	if (rc == 0)
-		rc = plan_config_read(NAME, a->kv.model, &model);
+		rc = plan_geometry_read(NAME, a->kv.model, &split, &model, &geometry);
 	if (rc != 0)
 		return rc;
-	if (kvof_plan_geometry(&model, &split, &geometry, &bad) != 0) {
-		cmd_error(NAME, "%s: %s: %s", a->kv.model, bad.field, bad.why);
-		return CMD_REFUSED;
-	}
 	a->opts.rank_share = (double)geometry.rank_first_bytes / (double)geometry.first_bytes;
 	return 0;
 }

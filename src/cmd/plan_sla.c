@@ -311,7 +311,6 @@ static int sla_run(struct sla_ask *ask)
 
 static int model_load(struct sla_ask *ask)
 {
-	struct kvof_plan_bad bad;
 	uint32_t elem_bytes;
 	int rc = plan_dtype_find(NAME, ask->dtype, &elem_bytes);
 
@@ -319,14 +318,10 @@ static int model_load(struct sla_ask *ask)
 		rc = plan_profile_load(NAME, ask->profile_name, &ask->profile);
 	if (rc != 0 || ask->model_name == NULL)
 		return rc;
-	rc = plan_config_read(NAME, ask->model_name, &ask->model);
+	rc = plan_geometry_read(NAME, ask->model_name, &(struct kvof_plan_split){1, elem_bytes},
+				&ask->model, &ask->geometry);
 	if (rc != 0)
 		return rc;
-	if (kvof_plan_geometry(&ask->model, &(struct kvof_plan_split){1, elem_bytes},
-			       &ask->geometry, &bad) != 0) {
-		cmd_error(NAME, "%s: %s: %s", ask->model_name, bad.field, bad.why);
-		return CMD_REFUSED;
-	}
 	ask->use.model = &ask->model;
 	ask->use.geometry = &ask->geometry;
 	return 0;

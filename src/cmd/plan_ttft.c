@@ -249,21 +249,16 @@ static int answers_print(const struct ttft_ask *ask, const struct answer *at, ui
 
 static int model_load(struct ttft_ask *ask)
 {
-	struct kvof_plan_bad bad;
 	uint32_t elem_bytes;
 	uint64_t bytes, rank;
 	int rc = plan_dtype_find(NAME, ask->dtype, &elem_bytes);
 
 	if (rc != 0 || ask->model_name == NULL)
 		return rc;
-	rc = plan_config_read(NAME, ask->model_name, &ask->model);
+	rc = plan_geometry_read(NAME, ask->model_name, &(struct kvof_plan_split){1, elem_bytes},
+				&ask->model, &ask->geometry);
 	if (rc != 0)
 		return rc;
-	if (kvof_plan_geometry(&ask->model, &(struct kvof_plan_split){1, elem_bytes},
-			       &ask->geometry, &bad) != 0) {
-		cmd_error(NAME, "%s: %s: %s", ask->model_name, bad.field, bad.why);
-		return CMD_REFUSED;
-	}
 	if (kvof_plan_bytes_at(&ask->model, &ask->geometry, ask->tokens, &bytes, &rank) != 0) {
 		cmd_error(NAME, "--tokens %" PRIu64 ": too many bytes to count", ask->tokens);
 		return CMD_USAGE;

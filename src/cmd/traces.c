@@ -86,7 +86,6 @@ int traces_kv_find(const char *command, struct traces_kv *kv)
 	struct kvof_plan_geometry geometry;
 	struct kvof_plan_model model;
 	struct kvof_plan_split split = {.tp = 1};
-	struct kvof_plan_bad bad;
 	int rc;
 
 	if (kv->model != NULL && kv->bytes_per_token > 0) {
@@ -99,13 +98,9 @@ int traces_kv_find(const char *command, struct traces_kv *kv)
 	rc = plan_dtype_find(command, kv->dtype != NULL ? kv->dtype : "bf16",
 			     &split.kv_elem_bytes);
 	if (rc == 0)
-		rc = plan_config_read(command, kv->model, &model);
+		rc = plan_geometry_read(command, kv->model, &split, &model, &geometry);
 	if (rc != 0)
 		return rc;
-	if (kvof_plan_geometry(&model, &split, &geometry, &bad) != 0) {
-		cmd_error(command, "%s: %s: %s", kv->model, bad.field, bad.why);
-		return CMD_REFUSED;
-	}
 	kv->token_bytes = (double)geometry.first_bytes;
 	kv->windows = geometry.first_bytes != geometry.token_bytes;
 	return 0;
