@@ -232,10 +232,11 @@ int cmd_output_end(const char *command, int code)
 int cmd_json_print(const char *command, json_t *object, int code)
 {
 	int rc = object != NULL ? json_dumpf(object, stdout, JSON_COMPACT) : -1;
+	const char *why = object == NULL ? "no memory" : strerror(errno);
 
 	json_decref(object);
 	if (rc != 0) {
-		cmd_error(command, "JSON can't be written");
+		cmd_error(command, "standard output: %s; the JSON is not whole", why);
 		return CMD_FAILED;
 	}
 	putchar('\n');

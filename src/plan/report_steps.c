@@ -51,6 +51,8 @@ static void result_bytes(struct report_step *s, double bytes)
 		result(s, "%.3f TB (%.3f TiB)", bytes / 1e12, bytes / 0x1p40);
 	else if (bytes >= 1e9)
 		result(s, "%.3f GB (%.3f GiB)", bytes / 1e9, bytes / 0x1p30);
+	else if (bytes >= 1e6)
+		result(s, "%.3f MB (%.3f MiB)", bytes / 1e6, bytes / 0x1p20);
 	else
 		result(s, "%.0f B (%.2f KiB)", bytes, bytes / 1024);
 }
@@ -308,6 +310,8 @@ static void money_step(struct report *r, enum kvof_plan_arm_kind kind)
 		 kind == KVOF_PLAN_ARRAY ? r->facts.money.running_per_day : 0, unit);
 	if (isinf(m->per_million_tokens))
 		result(s, "none are restored");
+	else if (isinf(m->per_gpu_hour))
+		result(s, "%.3f %s; no GPU time is saved", m->per_million_tokens, unit);
 	else
 		result(s, "%.3f %s; a GPU-hour saved costs %.3f %s", m->per_million_tokens, unit,
 		       m->per_gpu_hour, unit);
@@ -368,15 +372,18 @@ static void level_reason(struct report *r)
 static void spill_reason(struct report *r)
 {
 	const struct advice_facts *f = &r->facts;
+	bool small = f->working_set_bytes < 1e12;
+	double unit = small ? 1e9 : 1e12;
+	const char *name = small ? "GB" : "TB";
 
 	if (r->has_spill)
-		reason(r, "Spill: %.2f TB should be found again, GPU memory has room for %.2f TB "
-		       "of it, memory of the host for %.2f TB.", f->working_set_bytes / 1e12,
-		       f->hbm_bytes / 1e12, f->capacity_bytes[KVOF_PLAN_DRAM] / 1e12);
+		reason(r, "Spill: %.2f %s should be found again, GPU memory has room for %.2f %s "
+		       "of it, memory of the host for %.2f %s.", f->working_set_bytes / unit, name,
+		       f->hbm_bytes / unit, name, f->capacity_bytes[KVOF_PLAN_DRAM] / unit, name);
 	else
-		reason(r, "Spill: %.2f TB should be found again; what GPU memory holds is not "
+		reason(r, "Spill: %.2f %s should be found again; what GPU memory holds is not "
 		       "known ([model] weights), so nothing is taken off.",
-		       f->working_set_bytes / 1e12);
+		       f->working_set_bytes / unit, name);
 }
 
 static void sharing_reason(struct report *r)

@@ -18,6 +18,7 @@ import tempfile
 from cases import case, run_all
 
 CONTROL = re.compile(rb'[\x00-\x08\x0b-\x1f\x7f]')
+ENDLESS = re.compile(rb'.{0,40}(?<![A-Za-z])-?(?:inf|nan)(?![A-Za-z])')
 MOE = {'model_type': 'qwen3_moe', 'num_hidden_layers': 62, 'num_attention_heads': 96,
        'num_key_value_heads': 8, 'head_dim': 128, 'hidden_size': 6144}
 HEAD = 'arm,concurrency,tokens,ttft_p50_s,ttft_last_s,tokens_per_s'
@@ -71,6 +72,7 @@ MOE_JSON = json.dumps(MOE)
 def answered(done):
     assert done.returncode == 0 and done.stderr == b'', (done.returncode, done.stderr)
     assert CONTROL.search(done.stdout) is None, CONTROL.search(done.stdout)
+    assert ENDLESS.search(done.stdout) is None, ENDLESS.search(done.stdout)
     return done.stdout
 
 
@@ -207,6 +209,25 @@ def no_place(b):
             done = subprocess.run([b.kvof, 'plan', *words, b.path('new')], stdout=full,
                                   stderr=subprocess.PIPE, timeout=60)
         assert done.returncode == 3 and done.stderr.count(b'\n') == 1, done
+
+
+@case('money that nothing is saved for is told in words, not as a figure without end')
+def endless(b):
+    words = ('report', '--workload-overlap', 'no', '--dram-size', '0 B', '--local-fixed', '1000 s',
+             '--prices-gpu-hour', '2', '--prices-local-drive', '1000', '--prices-array', '60000')
+    assert b'no GPU time is saved' in answered(b.run(*words))
+    assert b'no GPU time is saved' in answered(b.run(*words, '--html', '-'))
+    whole_json(b.run(*words, '--json'))
+
+
+@case('a full or closed standard output is named, also for JSON')
+def full_output(b):
+    for words in (('report',), ('report', '--json'), ('geometry', b.file('c.json', MOE), '--json')):
+        with open('/dev/full', 'w', encoding='utf-8') as full:
+            done = subprocess.run([b.kvof, 'plan', *words], stdout=full, stderr=subprocess.PIPE,
+                                  timeout=60)
+        assert done.returncode == 3 and done.stderr.count(b'\n') == 1, done
+        assert b'standard output: No space left' in done.stderr, done
 
 
 @case('blocks of a trace without a trace are refused')
