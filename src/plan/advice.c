@@ -431,6 +431,15 @@ static double fact_now(const struct advice_facts *f, enum advice_fact fact)
 	return 0;
 }
 
+/* Longer prefixes leave staging for fewer of them; a part of one is staged like one. */
+static void staging_share(struct advice_facts *f)
+{
+	double session = kvof_plan_length_bytes(&f->length, f->tokens);
+
+	if (f->staged > 0 && f->staging_bytes > 0 && session > 0)
+		f->staged = (uint32_t)fmax(fmin(f->staging_bytes / session, 1e6), 1);
+}
+
 /* Longer prefixes and more sessions than were to be found again make the working set larger. */
 static void working_set_grow(struct advice_facts *f, const struct advice_facts *from)
 {
@@ -468,6 +477,7 @@ static void fact_set(struct advice_facts *f, enum advice_fact fact, double value
 	case ADVICE_TOKENS:
 		f->tokens = value;
 		working_set_grow(f, &from);
+		staging_share(f);
 		break;
 	case ADVICE_WORKING_SET:
 		f->working_set_bytes = value;

@@ -59,6 +59,7 @@ struct advice_facts {
 	double context_tokens;             /* longest that the model takes; 0: not told */
 	uint32_t sessions, hosts;          /* sessions over all hosts */
 	uint32_t staged;                   /* sessions that staging of a host holds; 0: enough */
+	double staging_bytes;              /* the same in bytes of KV, for other lengths */
 	bool sticky;
 	enum advice_outlive outlive;
 	enum kvof_plan_rank rank;

@@ -196,6 +196,8 @@ static int spill_fill(struct report *r, const struct report_ask *ask, struct kvo
 		return rc;
 	r->facts.staged = (uint32_t)fmin(IN(dram_staging) / COUNT(model_tp) /
 					 r->session_rank_bytes, 1e6);
+	r->facts.staging_bytes = IN(dram_staging) / COUNT(model_tp) * r->session_bytes /
+				 r->session_rank_bytes;
 	return r->facts.staged > 0 ? 0 : bad_of(bad, "[dram] staging",
 		"not even one session fits in it: nothing can be loaded whole");
 }
@@ -529,6 +531,50 @@ static struct kvof_plan_arm recompute_of_all(const struct report *r, const struc
 	return arm;
 }
 
+/* Sessions of so many tokens meet the service level though staging holds only some of them. */
+static int staged_meets(const struct report *r, const struct report_arm *a, uint32_t sessions,
+			uint64_t tokens, bool *meets, struct kvof_plan_bad *bad)
+{
+	enum kvof_plan_rank rank = (enum kvof_plan_rank)COUNT(sla_quantile);
+	const struct kvof_plan_wave wave = {.tokens = (double)tokens, .sessions = sessions,
+		.bytes = kvof_plan_length_bytes(&r->facts.length, (double)tokens)};
+	double room = r->facts.staging_bytes *
+		(of_a_host(a->arm.kind) ? 1 : COUNT(workload_hosts));
+	double staged = floor(fmin(room / wave.bytes, sessions));
+	struct kvof_plan_ttft t;
+	int rc;
+
+	*meets = false;
+	if (staged < 1)
+		return 0;
+	rc = kvof_plan_staged_ttft(&a->arm, &wave, (uint32_t)staged, &t, bad);
+	*meets = rc == 0 && (rank == KVOF_PLAN_P50 ? t.p50_s : rank == KVOF_PLAN_P90 ? t.p90_s :
+			     t.last_s) <= IN(sla_ttft);
+	return rc;
+}
+
+/* The longest prefix that the sessions of a wave can have. */
+static int longest_fill(const struct report *r, struct report_arm *a, uint32_t sessions,
+			struct kvof_plan_bad *bad)
+{
+	uint64_t least = 0, most;
+	int rc = kvof_plan_sla_tokens(&a->arm, &r->facts.length, sessions, 0,
+				      (enum kvof_plan_rank)COUNT(sla_quantile), IN(sla_ttft),
+				      &a->longest_tokens, bad);
+
+	if (r->facts.staging_bytes <= 0 || advice_staged(&r->facts, a->arm.kind) == 0)
+		return rc;
+	for (most = a->longest_tokens + 1; rc == 0 && most - least > 1;) {
+		uint64_t middle = least + (most - least) / 2;
+		bool meets;
+
+		rc = staged_meets(r, a, sessions, middle, &meets, bad);
+		*(meets ? &least : &most) = middle;
+	}
+	a->longest_tokens = least;
+	return rc;
+}
+
 /* One arm of a set, on whole prefixes: what the hardware does, whatever the room hits. */
 static int arm_fill(struct report *r, struct report_set *set, enum kvof_plan_arm_kind kind,
 		    struct kvof_plan_bad *bad)
@@ -553,8 +599,7 @@ static int arm_fill(struct report *r, struct report_set *set, enum kvof_plan_arm
 		rc = kvof_plan_sla_sessions(&a->arm, &wave, staged, rank, IN(sla_ttft), &a->sla,
 					    bad);
 	if (rc == 0)
-		rc = kvof_plan_sla_tokens(&a->arm, &r->facts.length, sessions, 0, rank,
-					  IN(sla_ttft), &a->longest_tokens, bad);
+		rc = longest_fill(r, a, sessions, bad);
 	a->saturation.busy_sessions *= hosts;
 	a->saturation.throughput_sessions *= hosts;
 	a->sla.sessions = a->sla.unbounded ? a->sla.sessions : a->sla.sessions * hosts;

@@ -175,6 +175,19 @@ TEST(flips_are_told_nearest_first_and_none_is_beyond_the_model_s_context)
 	expect(count > 4);
 }
 
+TEST(longer_prefixes_leave_staging_for_fewer_sessions)
+{
+	struct advice_facts f = facts(4);            /* local: 5.5 s of 10 */
+	struct advice_flip flip;
+
+	f.staging_bytes = 4.5 * 30000 * 250000;      /* from 33,751 tokens on two waves */
+	f.staged = 4;
+	ask(&f, ADVICE_LOCAL, ADVICE_ENOUGH);
+	flip = flip_of(&f, ADVICE_TOKENS, true);     /* two waves: 1 s + 4 T 250000 / 6e9 = 10 s */
+	near(flip.at, 54001);
+	expect_int(flip.what, ADVICE_ARRAY);
+}
+
 TEST(jitter_takes_the_array_out_where_its_round_trips_make_it_late)
 {
 	struct advice_facts f = facts(8);            /* 0.7 + 6 s of 10; local 10.5 s */

@@ -156,6 +156,12 @@ TEST(staging_that_holds_half_of_the_sessions_makes_two_waves)
 	expect_int(report_wave(&report, &report.set[0].arm[KVOF_PLAN_LOCAL], 16, &t, &bad), 0);
 	near(t.last_s, 2 * 0.5 + 16 * session / 6.9e9);
 	begin();
+	tell("dram-staging", "62 GB");
+	tell("workload-sessions", "16");
+	make(NULL);                                  /* seven of nearly 8 GB fit: three waves */
+	near((double)report.set[0].arm[KVOF_PLAN_LOCAL].longest_tokens,
+	     floor((20 - 3 * 0.5) * 6.9e9 / 16 / 253952));
+	begin();
 	tell("dram-staging", "7 GB");
 	expect_int(report_make(&(struct report_ask){.in = &input}, &report, &bad), -EINVAL);
 	expect_str(bad.field, "[dram] staging");
