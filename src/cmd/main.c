@@ -28,7 +28,7 @@ static const struct cmd cmds[] = {
 	{"discover", cmd_discover, "list the subsystems that an address offers"},
 	{"bench", cmd_bench, "measure a namespace over the fabric, or drives directly"},
 	{"replay", cmd_replay, "replay a trace of prompts: what a cache of some size would hit"},
-	{"plan", cmd_plan, "bytes of a model's KV cache, from its config.json"},
+	{"plan", cmd_plan, "what to buy for a workload, and when its first tokens come"},
 	{"fsck", cmd_fsck, "check the drives of an array that is not running"},
 	{"config", cmd_config, "show every option of an array, its value and where it is from"},
 };

@@ -190,7 +190,8 @@ static void picture_times(FILE *f, const struct report *r, const struct report_s
 
 	snprintf(what, sizeof(what), "%s of a wave of sessions, each with a whole prefix of %.0f "
 		 "tokens that is loaded (or computed). A dot: from here on the arm's rate is in "
-		 "use 90 %% of the time, more sessions only wait.",
+		 "use 90 %% of the time, more sessions only wait. The advice's time is another: "
+		 "what does not hit is computed after the load.",
 		 r->facts.rank == KVOF_PLAN_P50 ? "Median" : r->facts.rank == KVOF_PLAN_P90 ?
 		 "90th percentile" : "Last", r->tokens);
 	picture_begin(f, "Time to first token against sessions at once", what, TOP + HIGH + 66);
@@ -379,7 +380,7 @@ static void input_table(FILE *f, const struct report *r)
 		const struct plan_input_row *row = plan_input_row((enum plan_input_id)i);
 		const struct plan_input_value *v = &r->in->value[i];
 
-		if (v->empty)
+		if (v->empty || plan_value_idle(r, (enum plan_input_id)i))
 			continue;
 		fprintf(f, "<tr><td>[%s] %s</td><td>", row->section, row->name);
 		text_put(f, v->text);
@@ -424,7 +425,7 @@ static void advice_put(FILE *f, const struct report *r, bool example)
 		text_put(f, r->note[i].text);
 		fputs("</p>\n", f);
 	}
-	list_begin(f, "It flips");
+	list_begin(f, "It flips, with one fact changed and the rest as asked");
 	for (unsigned i = 0; i < r->flips; i++) {
 		advice_flip_text(&r->flip[i], text);
 		list_item(f, text);

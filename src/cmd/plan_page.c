@@ -30,6 +30,17 @@ const char *plan_size_text(double bytes, char out[32])
 	return out;
 }
 
+/* A standard value that something else stands in for: it is not shown. */
+bool plan_value_idle(const struct report *r, enum plan_input_id id)
+{
+	if (plan_input_told(r->in, id))
+		return false;
+	if (id == PLAN_IN_model_bytes_per_token)
+		return plan_input_has(r->in, PLAN_IN_model_config);
+	return id == PLAN_IN_model_prefill &&
+		r->set[0].arm[REC].arm.tokens_per_s != plan_input_number(r->in, id);
+}
+
 static const char *arm_name(unsigned i)
 {
 	return kvof_plan_arm_name((enum kvof_plan_arm_kind)i);
@@ -104,7 +115,7 @@ static void advice_print(const struct report *r)
 	set_line(&r->set[r->used]);
 	for (unsigned i = 0; i < r->notes; i++)
 		wrap("  Note", 12, r->note[i].text);
-	head("IT FLIPS");
+	head("IT FLIPS, with one fact changed and the rest as asked");
 	for (unsigned i = 0; i < r->flips && i < FLIPS_SHOWN; i++) {
 		advice_flip_text(&r->flip[i], text);
 		wrap("  -", 4, text);
@@ -222,7 +233,8 @@ static void set_print(const struct report *r, const struct report_set *set, bool
 	char text[64];
 
 	printf("\nTIME TO FIRST TOKEN, %s, whole prefixes of %.0f tokens%s\n",
-	       quantiles[r->facts.rank], r->tokens, used ? "" : " (not what the advice is of)");
+	       quantiles[r->facts.rank], r->tokens, used ?
+	       " (the advice computes what does not hit)" : " (not what the advice is of)");
 	set_line(set);
 	row_begin("sessions at once");
 	for (unsigned i = 0; i < KVOF_PLAN_ARM_KINDS; i++)
@@ -316,15 +328,19 @@ static void differences_print(const struct report *r)
 static void network_print(const struct report *r)
 {
 	const char *other = r->net_other == REC ? "by recompute" : "from local NVMe";
+	double jitter_s = r->net_flip.jitter_s;
 	char jitter[96] = "no jitter below 10 s does that";
 
 	if (!r->has_net_flip)
 		return;
-	if (r->net_flip.jitter_s <= 10)
-		snprintf(jitter, sizeof(jitter), "so it is with jitter of %.3g ms or more",
-			 1e3 * r->net_flip.jitter_s);
+	if (jitter_s <= 10)
+		snprintf(jitter, sizeof(jitter), "so it is with jitter of %.3g %s or more",
+			 jitter_s < 1 ? 1e3 * jitter_s : jitter_s, jitter_s < 1 ? "ms" : "s");
 	head("NETWORK");
-	if (r->net_flip.loss >= 1)
+	if (r->net_flip.loss <= 0 && jitter_s <= 0)
+		printf("  whole prefixes come later from the array than %s even without loss and "
+		       "jitter\n", other);
+	else if (r->net_flip.loss >= 1)
 		printf("  no loss of packets makes whole prefixes come later from the array than "
 		       "%s;\n  %s\n", other, jitter);
 	else
@@ -361,7 +377,7 @@ static void input_print(const struct report *r)
 		const struct plan_input_row *row = plan_input_row((enum plan_input_id)i);
 		const struct plan_input_value *v = &r->in->value[i];
 
-		if (v->empty)
+		if (v->empty || plan_value_idle(r, (enum plan_input_id)i))
 			continue;
 		if (strcmp(section, row->section) != 0)
 			printf("%s  [%s]", section[0] != 0 ? "\n" : "", row->section);

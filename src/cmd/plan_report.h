@@ -26,5 +26,6 @@ int plan_html_write(const char *path, const struct report *r, bool example);
 
 /* "10.63 GB/s", "1.07 TB": of powers of 1000. */
 const char *plan_size_text(double bytes, char out[32]);
+bool plan_value_idle(const struct report *r, enum plan_input_id id);
 
 #endif

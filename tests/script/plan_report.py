@@ -323,6 +323,15 @@ def config(b):
     assert 0.9 < rate / (8e15 * 0.4 / (2 * 69.5e9)) < 1.1, rate        # 2 FLOP a parameter
     done = b.run('--model-config', os.path.join(b.dir, 'config.json'), '--json')
     assert 'standard value' in json.loads(done.stdout)['notes'][0]
+    page = b.run('--model-config', os.path.join(b.dir, 'config.json')).stdout
+    assert 'bytes_per_token=' not in page and 'prefill=3700 tokens/s*' in page
+    page = b.run('--model-config', os.path.join(b.dir, 'config.json'), '--gpu-flops',
+                 '1 PFLOP/s').stdout
+    assert 'prefill=' not in page, page                        # what stands in is in the note
+    page = b.run('--model-bytes-per-token', '100 kB', '--workload-tokens', '2000',
+                 '--workload-kept', '20', '--array-fixed', '100 s').stdout
+    assert 'Spill: 4.00 GB should' in page and 'KV of a session = 200.000 MB (190.735 MiB)' in page
+    assert 'even without loss and jitter' in page, page
     weights = 8 * 192e9 * 0.9 * 0.97 - got['spill']['kv_bytes']
     assert 140e9 < weights < 142e9, weights
     b.refused(2, ['[model] bytes_per_token', 'config'], '--input',
