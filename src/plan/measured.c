@@ -91,8 +91,8 @@ static uint32_t sessions_most(const struct measured_wave *wave, unsigned count)
 
 enum load_term { LOAD_FIXED, LOAD_BYTES };
 
-/* Last over the bytes of a session. False: there are not two sizes. Where larger ones took no longer
- * the line is one through zero. */
+/* Last over the bytes of a session. False: there are not two sizes. Where larger ones took no
+ * longer the line is one through zero. */
 static bool sessions_line(const struct measured_wave *wave, unsigned count, uint32_t sessions,
 			  struct line *out)
 {
