@@ -907,7 +907,7 @@ TEST(a_close_ends_what_is_in_flight_and_seals_what_is_acknowledged)
 			tf_pass(100 * NS_PER_MS);  /* the drive has its writes */
 		begin_ns = sim_now_ns();
 		tier_down();
-		/* who closes does not wait for a drive that answers nothing as one that works does */
+		/* who closes waits less for a drive that answers nothing than for one that works */
 		expect(sim_now_ns() - begin_ns <= 4 * NS_PER_S);
 		for (uint32_t n = 0; n < 10; n++) {
 			expect_int(t[n].done, 1);

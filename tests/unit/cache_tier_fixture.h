@@ -18,7 +18,7 @@
 #define TF_IOV 8
 #define TF_LANDED 64
 
-static struct loop *tf_loop;
+__attribute__((unused)) static struct loop *tf_loop;     /* each test makes its own */
 static struct tier *tf_tier;
 
 struct tf_op {
