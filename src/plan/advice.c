@@ -577,6 +577,23 @@ static int place_halve(const struct advice_facts *f, enum advice_what now, doubl
 	return rc;
 }
 
+/* The longest prefix up to `most` of which staging holds one whole. */
+static double staged_tokens(const struct advice_facts *f, double most)
+{
+	double fits = 0;
+
+	if (f->staged == 0 || f->staging_bytes <= 0 ||
+	    kvof_plan_length_bytes(&f->length, most) <= f->staging_bytes)
+		return most;
+	while (most - fits > 1) {
+		double middle = floor((fits + most) / 2);
+
+		*(kvof_plan_length_bytes(&f->length, middle) <= f->staging_bytes ? &fits : &most) =
+			middle;
+	}
+	return fits;
+}
+
 /* The last value of a fact that is asked about. */
 static double limit_of(const struct advice_facts *f, enum advice_fact fact, double now, bool up)
 {
@@ -588,6 +605,8 @@ static double limit_of(const struct advice_facts *f, enum advice_fact fact, doub
 		limit = up ? fmin(limit, now * FAR) : fmax(limit, now / FAR);
 	if (fact == ADVICE_TOKENS && up && f->context_tokens > 0)
 		limit = fmin(limit, f->context_tokens);
+	if (fact == ADVICE_TOKENS && up)
+		limit = staged_tokens(f, limit);
 	if (!ranges[fact].whole)
 		return limit;
 	return up ? floor(limit) : ceil(limit);

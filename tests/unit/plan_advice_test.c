@@ -186,6 +186,12 @@ TEST(longer_prefixes_leave_staging_for_fewer_sessions)
 	flip = flip_of(&f, ADVICE_TOKENS, true);     /* two waves: 1 s + 4 T 250000 / 6e9 = 10 s */
 	near(flip.at, 54001);
 	expect_int(flip.what, ADVICE_ARRAY);
+	f.sessions = 1;                              /* 0.5 + T 250000 / 6e9 = 10 */
+	f.arm[KVOF_PLAN_RECOMPUTE].tokens_per_s = 2000;
+	f.staging_bytes = 228001 * 250000.0;
+	near(flip_of(&f, ADVICE_TOKENS, true).at, 228001);
+	f.staging_bytes -= 1;                        /* and none where one is not staged whole */
+	near(flip_of(&f, ADVICE_TOKENS, true).at, 0);
 }
 
 TEST(jitter_takes_the_array_out_where_its_round_trips_make_it_late)
