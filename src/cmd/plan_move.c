@@ -46,7 +46,7 @@ static int rate_read(const char *option, const char *text, double *out)
 	if (bytes > 2 && strcmp(text + bytes - 2, "/s") == 0)
 		bytes -= 2;
 	snprintf(word, sizeof(word), "%.*s", (int)(bytes < 31 ? bytes : 31), text);
-	if (!cmd_bytes_parse(word, false, &value) || value == 0) {
+	if (bytes >= sizeof(word) || !cmd_bytes_parse(word, false, &value) || value == 0) {
 		cmd_error(NAME, "--%s %s: not bytes a second, as 6.4GB/s", option, text);
 		return CMD_USAGE;
 	}
@@ -64,7 +64,8 @@ static int seen_add(struct move_ask *ask, const char *text)
 	if (equals != NULL)
 		snprintf(size, sizeof(size), "%.*s", (int)(equals - text < 31 ? equals - text : 31),
 			 text);
-	if (equals == NULL || !cmd_bytes_parse(size, false, &bytes) ||
+	if (equals == NULL || (size_t)(equals - text) >= sizeof(size) ||
+	    !cmd_bytes_parse(size, false, &bytes) ||
 	    !cmd_time_parse(equals + 1, false, &ns)) {
 		cmd_error(NAME, "--seen %s: not SIZE=TIME, as 65.5GB=112s",
 			  text != NULL ? text : "");

@@ -230,6 +230,18 @@ def full_output(b):
         assert b'standard output: No space left' in done.stderr, done
 
 
+@case('a number with more digits than one has is refused whole, not read in part')
+def long_words(b):
+    good, config = b.profile(), b.file('config.json', MOE_JSON)
+    ask = ('ttft', '--model', config, '--profile', good, '--tokens', '9')
+    refused(b.run(*ask, '--concurrency', '0' * 22 + '5x'), 2, '--concurrency')
+    refused(b.run(*ask, '--concurrency', '0' * 22 + '5' + '0' * 9), 2, '--concurrency')
+    size = '1.' + '0' * 27 + 'GB'
+    refused(b.run('move', '--weights', '1GB', '--read', size + 'x/s'), 2, '--read')
+    refused(b.run('move', '--weights', '1GB', '--seen', size + 'x=1s', '--seen', '2GB=2s'), 2,
+            '--seen')
+
+
 @case('blocks of a trace without a trace are refused')
 def no_trace(b):
     refused(b.run('report', '--workload-trace-block', '1'), 2, 'trace_block', '[workload] trace')
