@@ -91,7 +91,7 @@ static double ceiling_of(const struct advice_facts *f)
 	return f->curve.hit[f->curve.points - 1];
 }
 
-static bool of_a_host(enum kvof_plan_arm_kind kind)
+bool advice_of_a_host(enum kvof_plan_arm_kind kind)
 {
 	return kind == REC || kind == KVOF_PLAN_DRAM || kind == KVOF_PLAN_LOCAL;
 }
@@ -116,14 +116,14 @@ static double hit_of(const struct advice_facts *f, enum kvof_plan_arm_kind kind)
 	if (kind == REC || (kind == KVOF_PLAN_DRAM && f->outlive != ADVICE_OUTLIVE_NOTHING) ||
 	    (kind == KVOF_PLAN_LOCAL && f->outlive == ADVICE_OUTLIVE_MOVE))
 		return 0;
-	return hit_with(f, f->capacity_bytes[kind], of_a_host(kind));
+	return hit_with(f, f->capacity_bytes[kind], advice_of_a_host(kind));
 }
 
 uint32_t advice_staged(const struct advice_facts *f, enum kvof_plan_arm_kind kind)
 {
 	if (kind == REC || kind == KVOF_PLAN_DRAM)
 		return 0;
-	return of_a_host(kind) ? f->staged :
+	return advice_of_a_host(kind) ? f->staged :
 		(uint32_t)fmin((double)f->staged * f->hosts, KVOF_PLAN_SESSIONS_MAX);
 }
 
@@ -149,7 +149,7 @@ int advice_time(const struct advice_facts *f, enum kvof_plan_arm_kind kind, doub
 		double *hit, struct kvof_plan_bad *bad)
 {
 	uint32_t host_sessions = (f->sessions + f->hosts - 1) / f->hosts;
-	uint32_t sessions = of_a_host(kind) ? host_sessions : f->sessions;
+	uint32_t sessions = advice_of_a_host(kind) ? host_sessions : f->sessions;
 	uint32_t staged = advice_staged(f, kind);
 	struct kvof_plan_arm arm = f->arm[kind];
 	double load_s = 0, rest_s = 0, rest;
@@ -160,7 +160,7 @@ int advice_time(const struct advice_facts *f, enum kvof_plan_arm_kind kind, doub
 	*hit = f->has[kind] ? hit_of(f, kind) : 0;
 	if (!f->has[kind])
 		return 0;
-	if (f->has_net && !of_a_host(kind))
+	if (f->has_net && !advice_of_a_host(kind))
 		rc = kvof_plan_arm_over(&f->arm[kind], &f->net,
 					kvof_plan_length_bytes(&f->length, f->tokens) /
 					f->tokens, &arm, bad);

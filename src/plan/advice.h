@@ -120,6 +120,8 @@ int advice_time(const struct advice_facts *f, enum kvof_plan_arm_kind kind, doub
 int advice_sessions(const struct advice_facts *f, enum kvof_plan_arm_kind kind,
 		    uint32_t *sessions, bool *unbounded, struct kvof_plan_bad *bad);
 
+/* Each host has its own, sessions of one host alone: all but the array and the file server. */
+bool advice_of_a_host(enum kvof_plan_arm_kind kind);
 /* Sessions whose loads staging holds at once, of a host or of all where it is an arm of all; 0:
  * enough for any number. */
 uint32_t advice_staged(const struct advice_facts *f, enum kvof_plan_arm_kind kind);
@@ -133,7 +135,7 @@ enum kvof_plan_arm_kind advice_arm(enum advice_what what);
 /* A sentence with the figures that decide. */
 void advice_text(const struct advice_facts *f, const struct advice *a,
 		 char out[ADVICE_TEXT_BYTES]);
-/* "an array from 9 sessions at once (now 8)". */
+/* "an array with 9 sessions at once or more; now 8 sessions at once". */
 void advice_flip_text(const struct advice_flip *flip, char out[ADVICE_TEXT_BYTES]);
 
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/must.h"
+#include "plan/arm.h"
 #include "plan/hits.h"
 #include "plan/text.h"
 #include "plan/use.h"
@@ -27,13 +28,6 @@
 #define TEXT(name) plan_input_text(r->in, PLAN_IN_##name)
 #define HAS(name) plan_input_has(r->in, PLAN_IN_##name)
 #define TOLD(name) plan_input_told(r->in, PLAN_IN_##name)
-
-static int bad_of(struct kvof_plan_bad *bad, const char *field, const char *why)
-{
-	snprintf(bad->field, sizeof(bad->field), "%s", field);
-	snprintf(bad->why, sizeof(bad->why), "%s", why);
-	return -EINVAL;
-}
 
 static enum kvof_plan_arm_kind kind_of(unsigned i)
 {
@@ -109,7 +103,7 @@ static int trace_fill(struct report *r, const struct trace *t, bool whole,
 	int rc = hits_count(t, &opts, &h);
 
 	if (rc == 0 && (h.tokens == 0 || h.unique_blocks == 0))
-		rc = bad_of(bad, "[workload] trace", "has no prompt with a block");
+		rc = plan_bad(bad, "[workload] trace", "has no prompt with a block");
 	if (rc == 0)
 		curve_fill(&r->facts.curve, &h);
 	if (rc == 0 && whole) {
@@ -198,7 +192,7 @@ static int spill_fill(struct report *r, const struct report_ask *ask, struct kvo
 					 r->session_rank_bytes, 1e6);
 	r->facts.staging_bytes = IN(dram_staging) / COUNT(model_tp) * r->session_bytes /
 				 r->session_rank_bytes;
-	return r->facts.staged > 0 ? 0 : bad_of(bad, "[dram] staging",
+	return r->facts.staged > 0 ? 0 : plan_bad(bad, "[dram] staging",
 		"not even one session fits in it: nothing can be loaded whole");
 }
 
@@ -338,20 +332,6 @@ static int sheets_fill(struct report *r, const struct report_ask *ask, struct kv
 	return rc;
 }
 
-/* An arm of a profile in bytes, which is what networks and other lengths of prefix count in: those
- * of the model it was measured with. */
-static struct kvof_plan_arm in_bytes(double token_bytes, const struct kvof_plan_arm *from)
-{
-	struct kvof_plan_arm arm = *from;
-
-	if (arm.kind == REC || arm.tokens_per_s <= 0)
-		return arm;
-	arm.bytes_per_s = arm.tokens_per_s * token_bytes;
-	arm.session_bytes_per_s = arm.session_tokens_per_s * token_bytes;
-	arm.tokens_per_s = arm.session_tokens_per_s = 0;
-	return arm;
-}
-
 static void differ_add(char *to, size_t bytes, const char *what, const char *a, const char *b)
 {
 	size_t used = strlen(to);
@@ -429,7 +409,9 @@ static void profile_fill(struct report *r, const struct plan_profile *p, const c
 		struct report_arm *a = &set->arm[p->arm[i].arm.kind];
 
 		a->has = text[0] == 0 || p->arm[i].arm.kind != REC;
-		a->arm = in_bytes(token_bytes, &p->arm[i].arm);
+		a->arm = p->arm[i].arm;
+		/* networks and other lengths of prefix count in bytes */
+		plan_use_bytes(&a->arm, token_bytes);
 		loads = loads || (a->arm.kind != REC && hardware_has(r, a->arm.kind));
 		if (text[0] == 0 && plan_use_beyond(&p->arm[i], r->tokens,
 						    COUNT(workload_sessions), why))
@@ -490,15 +472,10 @@ static void sessions_fill(struct report *r)
 		r->sessions[r->waves - 1] = asked;
 }
 
-static bool of_a_host(enum kvof_plan_arm_kind kind)
-{
-	return kind != KVOF_PLAN_ARRAY && kind != KVOF_PLAN_NFS;
-}
-
 int report_wave(const struct report *r, const struct report_arm *a, uint32_t sessions,
 		struct kvof_plan_ttft *out, struct kvof_plan_bad *bad)
 {
-	bool own = of_a_host(a->arm.kind);
+	bool own = advice_of_a_host(a->arm.kind);
 	uint32_t hosts = COUNT(workload_hosts), here = own ? (sessions + hosts - 1) / hosts :
 		sessions;
 	uint32_t staged = advice_staged(&r->facts, a->arm.kind);
@@ -539,7 +516,7 @@ static int staged_meets(const struct report *r, const struct report_arm *a, uint
 	const struct kvof_plan_wave wave = {.tokens = (double)tokens, .sessions = sessions,
 		.bytes = kvof_plan_length_bytes(&r->facts.length, (double)tokens)};
 	double room = r->facts.staging_bytes *
-		(of_a_host(a->arm.kind) ? 1 : COUNT(workload_hosts));
+		(advice_of_a_host(a->arm.kind) ? 1 : COUNT(workload_hosts));
 	double staged = floor(fmin(room / wave.bytes, sessions));
 	struct kvof_plan_ttft t;
 	int rc;
@@ -583,11 +560,11 @@ static int arm_fill(struct report *r, struct report_set *set, enum kvof_plan_arm
 	struct kvof_plan_arm recompute;
 	struct kvof_plan_wave wave = {.tokens = r->tokens, .bytes = r->session_bytes};
 	enum kvof_plan_rank rank = (enum kvof_plan_rank)COUNT(sla_quantile);
-	uint32_t hosts = of_a_host(kind) ? COUNT(workload_hosts) : 1, sessions;
+	uint32_t hosts = advice_of_a_host(kind) ? COUNT(workload_hosts) : 1, sessions;
 	uint32_t staged = advice_staged(&r->facts, kind);
 	int rc = 0;
 
-	if (r->facts.has_net && !of_a_host(kind))
+	if (r->facts.has_net && !advice_of_a_host(kind))
 		rc = kvof_plan_arm_over(&a->arm, &r->facts.net, r->bytes_per_token, &a->arm, bad);
 	for (unsigned i = 0; i < r->waves && rc == 0; i++)
 		rc = report_wave(r, a, r->sessions[i], &a->wave[i], bad);
@@ -606,7 +583,8 @@ static int arm_fill(struct report *r, struct report_set *set, enum kvof_plan_arm
 	if (rc != 0 || kind == REC || !set->arm[REC].has)
 		return rc;
 	a->has_even = true;
-	recompute = of_a_host(kind) ? set->arm[REC].arm : recompute_of_all(r, &set->arm[REC]);
+	recompute = advice_of_a_host(kind) ? set->arm[REC].arm :
+		recompute_of_all(r, &set->arm[REC]);
 	return kvof_plan_even_tokens(&a->arm, &recompute, &r->facts.length, sessions,
 				     &a->even, bad);
 }

@@ -210,7 +210,7 @@ static void ttft_steps(struct report *r)
 		at++;
 	for (unsigned i = 0; i < KVOF_PLAN_ARM_KINDS; i++) {
 		const struct report_arm *a = &set->arm[i];
-		bool own = i == REC || i == KVOF_PLAN_DRAM || i == KVOF_PLAN_LOCAL;
+		bool own = advice_of_a_host((enum kvof_plan_arm_kind)i);
 		uint32_t hosts = own ? COUNT(workload_hosts) : 1;
 		uint32_t here = (r->sessions[at] + hosts - 1) / hosts;
 		char formula[112], numbers[160], what[64];
