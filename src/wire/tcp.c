@@ -56,6 +56,7 @@ static const uint8_t tcp_next[TCP_STATE_N] = {
 static const uint8_t zeros[4 * (NV_PDU_PDA_MAX + 1)];
 
 static void tx_start(struct tcp *t);
+static void rx_wide_give(uint32_t buf_bytes);
 static void rx_run(struct tcp *t);
 
 static void tcp_go(struct tcp *t, enum tcp_state to)
@@ -73,6 +74,7 @@ void tcp_maybe_free(struct tcp *t)
 	if (t->state != TCP_CLOSED || !t->owner_gone || t->out > 0 || t->delivering)
 		return;
 	must(t->ops == 0 && list_empty(&t->tx.queue) && list_empty(&t->tx.flying));
+	rx_wide_give(t->rx.buf_bytes);
 	if (t->rx.buf != t->rx.first)
 		free(t->rx.buf);
 	t->conn.magic = 0;
@@ -82,7 +84,11 @@ void tcp_maybe_free(struct tcp *t)
 /* PDUs that will not go any more. */
 static void tx_fail(struct tcp *t)
 {
+#ifdef KVOF_PLANT_WIRE_BATCH_LOST_AT_RESET
+	struct list_link *lists[] = {&t->tx.queue};
+#else
 	struct list_link *lists[] = {&t->tx.flying, &t->tx.queue};
+#endif
 
 	for (unsigned i = 0; i < ARRAY_COUNT(lists); i++) {
 		struct list_link *link;
@@ -292,7 +298,8 @@ void tcp_adopt(struct tcp *t, struct sock *sock, uint64_t deadline_ns)
 
 void tcp_rx_widen(struct tcp *t)
 {
-	t->rx.buf_wanted = TCP_RX_BUSY_BYTES;
+	if (t->rx.buf_wanted < TCP_RX_BUSY_BYTES)
+		t->rx.buf_wanted = TCP_RX_BUSY_BYTES;
 }
 
 int tcp_open(struct tcp *t)
@@ -356,8 +363,10 @@ void tcp_fault(struct tcp *t, const struct nv_pdu_fault *fault)
 	if (wrong.bytes > header)
 		wrong.bytes = header;
 	WIRE_COUNT(term_sent[fault->fes & 7], 1);
+#ifndef KVOF_PLANT_WIRE_BATCH_LOST_AT_FAULT
 	if (t->tx.soon_flying)
 		tx_start(t);                  /* answers of this turn go before it */
+#endif
 	tx_drop_unsent(t);
 	t->term_bytes = (uint8_t)nv_termreq_build(type, fault, &wrong, t->term_pdu);
 	t->term = (struct tcp_out){.head = t->term_pdu, .head_bytes = t->term_bytes};
@@ -371,7 +380,11 @@ static void tcp_owner_close(struct tcp *t)
 	if (t->state == TCP_CLOSED)
 		tcp_maybe_free(t);
 	else if (t->state == TCP_OPEN && t->rules.controller && !tcp_rx_is_direct(t) &&
+#ifdef KVOF_PLANT_WIRE_BATCH_LOST_AT_CLOSE
+		 t->tx.busy)
+#else
 		 (t->tx.busy || t->tx.soon_flying))
+#endif
 		tcp_part(t, -ECONNRESET);     /* answers that are queued still go */
 	else if (t->state != TCP_PARTING)
 		tcp_end(t, -ECONNRESET);
@@ -505,6 +518,7 @@ static void tx_start(struct tcp *t)
 	t->tx.busy = true;
 	t->ops++;
 	t->sent_ns = loop_now_ns(t->conn.loop);
+	WIRE_COUNT(sends, 1);
 	sock_send(t->sock, &t->tx.io);
 	tcp_watch(t);
 }
@@ -553,8 +567,16 @@ void tcp_send(struct tcp *t, struct tcp_out *out, struct nv_pdu_head *head)
 		out->head_bytes += (uint8_t)sizeof(crc);
 	}
 	must(out_bytes(out) == le32_get(head->plen));
+#ifdef KVOF_PLANT_WIRE_BATCH_CROSSED
+	list_push_front(&t->tx.queue, &out->link);
+#else
 	list_push_back(&t->tx.queue, &out->link);
+#endif
+#ifdef KVOF_PLANT_WIRE_TURN_IN_PIECES
+	tx_start(t);
+#else
 	tx_soon(t);
+#endif
 }
 
 bool tcp_unsend(struct tcp *t, struct tcp_out *out)
@@ -630,6 +652,17 @@ static void rx_widen(struct tcp_rx *rx)
 		rx->buf_wanted = rx->offer;
 }
 
+/* `bytes` came into the buffer. One that has been larger than needed for long is given back. */
+static void rx_calm(struct tcp_rx *rx, uint64_t bytes)
+{
+	if (rx->buf_bytes <= TCP_RX_BUSY_BYTES || bytes >= TCP_RX_BUSY_BYTES)
+		rx->calm = 0;
+#ifndef KVOF_PLANT_WIRE_WIDE_FOR_EVER
+	else if (++rx->calm == TCP_RX_CALM)
+		rx->offer = rx->buf_wanted = TCP_RX_BUSY_BYTES;
+#endif
+}
+
 static void rx_done(struct loop_op *op, int res)
 {
 	struct tcp *t = container_of(op, struct tcp, rx.io.op);
@@ -644,6 +677,9 @@ static void rx_done(struct loop_op *op, int res)
 	WIRE_COUNT(bytes_in, (uint64_t)res);
 	if ((uint64_t)res == rx->io.bytes && !rx->io.all)
 		rx_widen(rx);
+	if (!rx->io.all)
+		rx_calm(rx, (uint64_t)res - bytes_min((uint64_t)res,
+						      rx->direct ? rx->direct_bytes : 0));
 	if (rx->direct)
 		rx_landed(t, (uint32_t)res);
 	else
@@ -664,23 +700,65 @@ static void rx_receive(struct tcp *t, struct sock_io io, bool direct)
 	rx->direct = direct;
 	rx->flying = true;
 	t->ops++;
+	WIRE_COUNT(receives, 1);
 	sock_recv(t->sock, &rx->io);
 }
 
-/* Where memory is short the smaller buffer does. */
-static void rx_grow(struct tcp_rx *rx)
+static uint32_t rx_wide_bytes(uint32_t buf_bytes)
 {
-	uint8_t *buf = malloc(rx->buf_wanted);
+	return buf_bytes > TCP_RX_BUSY_BYTES ? buf_bytes : 0;
+}
 
-	must(!rx->flying && rx->buf != rx->first);
+/* All wide buffers of the process together are bounded, however many connections there are. */
+static bool rx_wide_take(uint32_t buf_bytes)
+{
+	uint64_t bytes = rx_wide_bytes(buf_bytes);
+
+	WIRE_COUNT(wide_bytes, bytes);
+#ifdef KVOF_PLANT_WIRE_WIDE_UNBOUNDED
+	return true;
+#endif
+	if (__atomic_load_n(&wire_count.wide_bytes, __ATOMIC_RELAXED) <= TCP_RX_WIDE_BYTES)
+		return true;
+	WIRE_COUNT(wide_bytes, -bytes);
+	return bytes == 0;
+}
+
+static void rx_wide_give(uint32_t buf_bytes)
+{
+	WIRE_COUNT(wide_bytes, -(uint64_t)rx_wide_bytes(buf_bytes));
+}
+
+/* Where memory is short the buffer stays as it is. What it holds fits into any size. */
+static void rx_resize(struct tcp_rx *rx)
+{
+	uint32_t have = rx_have(rx);
+	uint8_t *buf = NULL;
+
+	must(!rx->flying && rx->buf != rx->first && have < rx->buf_wanted);
+	if (rx_wide_take(rx->buf_wanted)) {
+		buf = malloc(rx->buf_wanted);
+		if (buf == NULL)
+			rx_wide_give(rx->buf_wanted);
+	}
+	rx->calm = 0;
 	if (buf == NULL) {
 		rx->buf_wanted = rx->buf_bytes;
+		if (rx->buf_bytes >= TCP_RX_BUSY_BYTES)
+			rx->offer = rx->buf_bytes;
 		return;
 	}
-	memcpy(buf, rx->buf, rx->to);
+#ifdef KVOF_PLANT_WIRE_WIDE_MIXED
+	memcpy(buf, rx->buf, have);
+#else
+	memcpy(buf, rx->buf + rx->from, have);
+#endif
+	rx_wide_give(rx->buf_bytes);
 	free(rx->buf);
 	rx->buf = buf;
 	rx->buf_bytes = rx->buf_wanted;
+	rx->from = 0;
+	rx->to = have;
 }
 
 /* More bytes into the buffer, behind those that are there. */
@@ -690,8 +768,8 @@ static void rx_more(struct tcp *t)
 	uint32_t have = rx_have(rx);
 	uint64_t room;
 
-	if (rx->buf_wanted > rx->buf_bytes)
-		rx_grow(rx);
+	if (rx->buf_wanted != rx->buf_bytes && rx->buf != rx->first)
+		rx_resize(rx);
 	if (rx->from > 0) {
 		memmove(rx->buf, rx->buf + rx->from, have);
 		rx->from = 0;
@@ -726,8 +804,8 @@ static void rx_direct(struct tcp *t)
 		uint64_t room;
 
 		must(rx_have(rx) == 0);
-		if (rx->buf_wanted > rx->buf_bytes)
-			rx_grow(rx);
+		if (rx->buf_wanted != rx->buf_bytes)
+			rx_resize(rx);
 		room = bytes_min(rx->buf_bytes, rx->offer);
 		rx->iov[n++] = (struct iovec){rx->buf, room};
 		rx_receive(t, (struct sock_io){.iov_count = n, .bytes = bytes + room}, true);

@@ -15,6 +15,8 @@
 #define TCP_RX_BYTES 4096              /* once shaken hands: headers, small data that follows */
 #define TCP_RX_BUSY_BYTES 16384        /* once I/O is expected: several small PDUs a receive */
 #define TCP_RX_FULL_BYTES (128 * KiB)  /* where small PDUs fill one receive after the other */
+#define TCP_RX_WIDE_BYTES (64 * MiB)   /* of the process: buffers above TCP_RX_BUSY_BYTES */
+#define TCP_RX_CALM 256                /* small receives in a row after which it shrinks */
 #define TCP_RX_TAIL_BYTES (64 * KiB)   /* up to here a direct receive reads on into the buffer */
 #define TCP_STEP_BYTES (1 * MiB)       /* most data of one receive or send: progress is seen */
 #define TCP_RX_IOV 16
@@ -52,9 +54,10 @@ enum rx_state { RX_HEAD, RX_BODY, RX_PAD, RX_DATA, RX_DIGEST };
 
 struct tcp_rx {
 	uint8_t first[TCP_RX_FIRST_BYTES];
-	uint8_t *buf;                  /* first, or TCP_RX_BYTES of the heap */
+	uint8_t *buf;                  /* first, or of the heap */
 	uint32_t buf_bytes, from, to;  /* unread bytes are buf[from .. to) */
-	uint32_t buf_wanted;           /* it grows to this when it is free to */
+	uint32_t buf_wanted;           /* it has this size once it is free to */
+	uint32_t calm;                 /* receives in a row that a smaller one had done for */
 	uint32_t offer;                /* most of it that one receive may fill */
 	enum rx_state state;
 	bool running;                  /* rx_run() is on the stack */

@@ -194,6 +194,8 @@ struct wire_counts {
 	uint64_t accepted, closed, term_sent[8], term_received, handshake_late, data_late;
 	uint64_t header_digest_bad, data_digest_bad;
 	uint64_t bytes_in, bytes_out;
+	uint64_t sends, receives;      /* given to sockets */
+	uint64_t wide_bytes;           /* receive buffers beyond the usual size have now */
 };
 const struct wire_counts *wire_counts(void);
 
