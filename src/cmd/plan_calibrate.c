@@ -170,6 +170,8 @@ static int page_print(const struct calibrate *c)
 		arm_print(c, &c->fit.arm[i]);
 	if (c->profile_name != NULL)
 		printf("\nwritten to %s\n", plan_name_text(c->profile_name, name));
+	else
+		printf("\nnothing written: --profile OUT keeps it for the other parts\n");
 	return cmd_output_end(NAME, CMD_DONE);
 }
 

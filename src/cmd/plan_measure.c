@@ -538,7 +538,7 @@ static const char measure_more[] =
 	"Without one a file below TMPDIR or /tmp is taken. Without --target the array is\n"
 	"one on loopback in this process, and the profile says so. Without an engine's\n"
 	"rate there is no arm recompute.\n\n"
-	"--rows FILE.csv fits measured rows instead; `kvof plan calibrate --rows=- --help`\n"
+	"--rows FILE.csv fits measured rows instead; `kvof plan calibrate --rows - --help`\n"
 	"has its options. docs/calibrate.md says what is measured, and what it can't tell.\n\n"
 	"  kvof plan calibrate --profile here.json --drive /dev/nvme1n1 \\\n"
 	"      --target tcp://10.0.0.5:4420 --engine http://127.0.0.1:8000\n";

@@ -369,7 +369,7 @@ int plan_sla(int argc, char **argv)
 		{.name = NULL},
 	};
 	const struct cmd_usage u = {
-		.name = NAME, .args = "", .opts = opts,
+		.name = NAME, .args = "--profile FILE --tokens N --within TIME", .opts = opts,
 		.what = "How many sessions, how long a context, have their first token in time.",
 		.more = "For p50, p90 and the last of a wave. What is told holds, and one more\n"
 			"does not. Also where the arm is saturated, and from which length it is\n"

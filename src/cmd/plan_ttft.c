@@ -355,7 +355,7 @@ int plan_ttft(int argc, char **argv)
 		{.name = NULL},
 	};
 	const struct cmd_usage u = {
-		.name = NAME, .args = "--concurrency C...", .opts = opts,
+		.name = NAME, .args = "--profile FILE --tokens N --concurrency C...", .opts = opts,
 		.what = "When first tokens of a wave of sessions come, for each arm of a profile.",
 		.more = "--concurrency C...: sessions that come at once; `8 16 32`, `8,16,32`, or\n"
 			"the option several times.\n\n"

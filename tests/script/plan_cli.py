@@ -180,6 +180,8 @@ def profile(b):
     assert array['tokens_min'] == array['tokens_max'] == 30208
     assert array['worst_row_error'] < 1e-9 and any('64 output' in n for n in array['notes'])
     assert 'GB/s' in page and 'written to ' + path in page
+    done = b.run('calibrate', '--rows', b.published())
+    assert 'nothing written: --profile OUT' in done.stdout
     done = b.run('calibrate', '--rows', b.published(), '--profile', '-')
     assert json.loads(done.stdout)['kvof_profile'] == 1
 
