@@ -27,6 +27,8 @@
 #define COUNT(name) plan_input_count(r->in, PLAN_IN_##name)
 #define TEXT(name) plan_input_text(r->in, PLAN_IN_##name)
 #define HAS(name) plan_input_has(r->in, PLAN_IN_##name)
+#define NOTE r->note, &r->notes
+#define DIFFERENCE r->difference, &r->differences
 #define TOLD(name) plan_input_told(r->in, PLAN_IN_##name)
 
 static enum kvof_plan_arm_kind kind_of(unsigned i)
@@ -250,17 +252,24 @@ static bool hardware_has(const struct report *r, enum kvof_plan_arm_kind kind)
 	return false;
 }
 
-__attribute__((format(printf, 2, 3)))
-static void note_say(struct report *r, const char *format, ...)
+/* Room for all that can be: of a profile two lines and a note an arm, of two sets one line. */
+_Static_assert(REPORT_PROFILES_MAX * KVOF_PLAN_ARM_KINDS + 1 <= REPORT_LINES_MAX &&
+	       2 * REPORT_PROFILES_MAX + REPORT_SETS_MAX * (REPORT_SETS_MAX - 1) / 2 <=
+	       REPORT_LINES_MAX, "no line of a report is left out");
+
+__attribute__((format(printf, 3, 4)))
+static void line_say(struct report_line line[REPORT_LINES_MAX], unsigned *lines,
+		     const char *format, ...)
 {
+	char *text = line[*lines].text;
 	va_list args;
 
-	if (r->notes == REPORT_LINES_MAX)
-		return;
+	must(*lines < REPORT_LINES_MAX);
 	va_start(args, format);
-	vsnprintf(r->note[r->notes].text, REPORT_TEXT_BYTES, format, args);
-	plan_text_clean(r->note[r->notes++].text);
+	vsnprintf(text, REPORT_TEXT_BYTES, format, args);
 	va_end(args);
+	plan_text_clean(text);
+	(*lines)++;
 }
 
 static bool prefill_by_work(const struct report *r, const struct report_ask *ask)
@@ -293,11 +302,11 @@ static void prefill_note(struct report *r, const struct report_ask *ask)
 	if (r->used != 0 || TOLD(model_prefill))
 		return;
 	if (prefill_by_work(r, ask))
-		note_say(r, "Prefill of %.0f tokens/s is %.3g TFLOP/s x %s over the work of a "
+		line_say(NOTE, "Prefill of %.0f tokens/s is %.3g TFLOP/s x %s over the work of a "
 			 "token; measure it.", r->set[0].arm[REC].arm.tokens_per_s,
 			 COUNT(gpu_count) * IN(gpu_flops) / 1e12, TEXT(gpu_flops_used));
 	else
-		note_say(r, "Prefill of %s is a standard value, not this model's on these GPUs: "
+		line_say(NOTE, "Prefill of %s is a standard value, not this model's on these GPUs: "
 			 "all that is compared with recompute rests on it. Tell [model] prefill%s.",
 			 TEXT(model_prefill), ask->work != NULL ? " or [gpu] flops" : "");
 }
@@ -358,19 +367,6 @@ static void differ(const struct report_set *a, const struct report_set *b, char 
 	differ_add(to, bytes, "bytes per token", a_bytes, b_bytes);
 }
 
-__attribute__((format(printf, 2, 3)))
-static void difference_say(struct report *r, const char *format, ...)
-{
-	va_list args;
-
-	if (r->differences == REPORT_LINES_MAX)
-		return;
-	va_start(args, format);
-	vsnprintf(r->difference[r->differences].text, REPORT_TEXT_BYTES, format, args);
-	plan_text_clean(r->difference[r->differences++].text);
-	va_end(args);
-}
-
 /* What was asked, as far as a profile could differ from it. */
 static void asked_fill(const struct report *r, struct report_set *asked)
 {
@@ -415,22 +411,22 @@ static void profile_fill(struct report *r, const struct plan_profile *p, const c
 		loads = loads || (a->arm.kind != REC && hardware_has(r, a->arm.kind));
 		if (text[0] == 0 && plan_use_beyond(&p->arm[i], r->tokens,
 						    COUNT(workload_sessions), why))
-			note_say(r, "%s of %s: %s", kvof_plan_arm_name(a->arm.kind), set->name,
+			line_say(NOTE, "%s of %s: %s", kvof_plan_arm_name(a->arm.kind), set->name,
 				 why);
 	}
 	if (text[0] != 0)
-		difference_say(r, "%s is shown but not advised by; what was asked differs from it "
-			       "in %s. Its loads are carried over in bytes, its recompute is not",
-			       set->name, text);
+		line_say(DIFFERENCE, "%s is shown but not advised by; what was asked differs from "
+			 "it in %s. Its loads are carried over in bytes, its recompute is not",
+			 set->name, text);
 	if (!set->arm[REC].has && TOLD(model_prefill) && text[0] == 0) {
 		set->arm[REC] = r->set[0].arm[REC];
-		difference_say(r, "recompute of %s is the prefill that was told (%s), not measured",
-			       set->name, TEXT(model_prefill));
+		line_say(DIFFERENCE, "recompute of %s is the prefill that was told (%s), not "
+			 "measured", set->name, TEXT(model_prefill));
 	}
 	if (text[0] == 0 && (!loads || !set->arm[REC].has))
-		difference_say(r, "%s is shown but not advised by; it has no %s", set->name,
-			       loads ? "recompute; tell [model] prefill" :
-			       "arm of the hardware asked about");
+		line_say(DIFFERENCE, "%s is shown but not advised by; it has no %s", set->name,
+			 loads ? "recompute; tell [model] prefill" :
+			 "arm of the hardware asked about");
 	set->advisable = text[0] == 0 && loads && set->arm[REC].has;
 }
 
@@ -444,13 +440,13 @@ static void sets_differ(struct report *r)
 				 r->set[k].name);
 			differ(&r->set[i], &r->set[k], text, sizeof(text));
 			if (i == 0)
-				difference_say(r, "%s are not compared: the first nobody measured, "
-					       "the second is of %s", both,
-					       r->set[k].machine[0] != 0 ? r->set[k].machine :
-					       "a machine that is not told");
+				line_say(DIFFERENCE, "%s are not compared: the first nobody "
+					 "measured, the second is of %s", both,
+					 r->set[k].machine[0] != 0 ? r->set[k].machine :
+					 "a machine that is not told");
 			else
-				difference_say(r, "%s are not compared: %s", both, text[0] != 0 ?
-					       text : "nothing tells that they are alike");
+				line_say(DIFFERENCE, "%s are not compared: %s", both,
+					 text[0] != 0 ? text : "nothing tells that they are alike");
 		}
 	}
 }
