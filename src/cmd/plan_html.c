@@ -234,7 +234,7 @@ static void room_mark(FILE *f, const struct report *r, double bytes, const char 
 		"r=\"4\" fill=\"var(--%s)\"/>", x, x, y, TOP + HIGH, color, x, y, color);
 	fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" style=\"fill:var(--%s)\">%s "
 		"%s</text>\n", x + (x > LEFT + WIDE / 2 ? -5 : 5), TOP + HIGH - 8 - 15.0 * place,
-		x > LEFT + WIDE / 2 ? "end" : "start", color, name, plan_size_text(bytes, size));
+		x > LEFT + WIDE / 2 ? "end" : "start", color, name, plan_text_size(bytes, size));
 }
 
 static void picture_hits(FILE *f, const struct report *r)
@@ -253,7 +253,7 @@ static void picture_hits(FILE *f, const struct report *r)
 	for (unsigned i = 0; i <= 3; i++) {
 		grid_up(f, i / 3.0);
 		fprintf(f, "%s</text>\n",
-			plan_size_text(r->working_set_bytes * pow(10, i - 2.0), size));
+			plan_text_size(r->working_set_bytes * pow(10, i - 2.0), size));
 	}
 	fputs("<polyline class=\"curve\" stroke=\"var(--fg)\" points=\"", f);
 	for (unsigned i = 0; i <= POINTS; i++) {
@@ -273,7 +273,7 @@ static void picture_hits(FILE *f, const struct report *r)
 		if (r->facts.has[i])
 			fprintf(f, "<tr><td>%s</td><td>%s</td><td>%.1f %%</td><td>%.2f s</td>"
 				"<td>%s%u</td></tr>\n", arm_name(i), i == REC ? "-" :
-				plan_size_text(r->facts.capacity_bytes[i], size),
+				plan_text_size(r->facts.capacity_bytes[i], size),
 				100 * r->advice.hit[i], r->advice.time_s[i],
 				r->sla_unbounded[i] ? "over " : "", r->sla_sessions[i]);
 	fputs("</table>\n", f);
@@ -309,7 +309,7 @@ static void picture_supply(FILE *f, const struct report *r)
 				"fill=\"var(--%s)\" opacity=\"%s\"/><text x=\"%.1f\" y=\"%.1f\">"
 				"%s/s%s</text>\n", LEFT + 60, y, (WIDE - 200) * part, ROW - 6,
 				arm_name(i), least ? "1" : ".35", LEFT + 66 + (WIDE - 200) * part,
-				y + 13, plan_size_text(rate->stage[k].bytes_per_s, size),
+				y + 13, plan_text_size(rate->stage[k].bytes_per_s, size),
 				least ? ", the bottleneck" : "");
 		}
 	}

@@ -16,21 +16,6 @@
 
 static const char *const quantiles[] = {"p50", "p90", "last"};
 
-const char *plan_size_text(double bytes, char out[32])
-{
-	static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
-	unsigned unit = 0;
-
-	while (bytes >= 999.5 && unit + 1 < ARRAY_COUNT(units)) {
-		bytes /= 1000;
-		unit++;
-	}
-	snprintf(out, 32, bytes < 10 ? "%.2f %s" : bytes < 100 ? "%.1f %s" : "%.0f %s", bytes,
-		 units[unit]);
-	return out;
-}
-
-/* A standard value that something else stands in for: it is not shown. */
 bool plan_value_idle(const struct report *r, enum plan_input_id id)
 {
 	if (plan_input_told(r->in, id))
@@ -283,7 +268,7 @@ static void supply_print(const struct report *r)
 		for (uint32_t k = 0; k < rate->stages; k++) {
 			printf("  %-7s%-11s", k == 0 ? arm_name(i) : "", rate->stage[k].name);
 			bar(rate->stage[k].bytes_per_s / most);
-			printf(" %9s/s%s\n", plan_size_text(rate->stage[k].bytes_per_s, size),
+			printf(" %9s/s%s\n", plan_text_size(rate->stage[k].bytes_per_s, size),
 			       strcmp(rate->stage[k].name, rate->bottleneck) == 0 ? "  <" : "");
 		}
 	}
@@ -297,11 +282,11 @@ static void capacity_print(const struct report *r)
 		      plan_input_has(r->in, PLAN_IN_workload_trace) ? PLAN_IN_workload_trace :
 		      PLAN_IN_workload_preset));
 	printf("\nHIT RATE AGAINST CAPACITY, of all prompt tokens; working set %s, %s\n",
-	       plan_size_text(r->working_set_bytes, set), name);
+	       plan_text_size(r->working_set_bytes, set), name);
 	for (double part = 1.0 / 64; part < 1.5; part *= 2) {
 		double hit = report_hit(r, part * r->working_set_bytes);
 
-		printf("  %10s  ", plan_size_text(part * r->working_set_bytes, room));
+		printf("  %10s  ", plan_text_size(part * r->working_set_bytes, room));
 		bar(hit);
 		printf(" %5.1f %%\n", 100 * hit);
 	}
@@ -309,7 +294,7 @@ static void capacity_print(const struct report *r)
 		if (r->facts.has[i])
 			printf("  %-7s has room for %s and hits %.1f %%: %s %.2f s with %u "
 			       "sessions\n", arm_name(i),
-			       plan_size_text(r->facts.capacity_bytes[i], room),
+			       plan_text_size(r->facts.capacity_bytes[i], room),
 			       100 * r->advice.hit[i], quantiles[r->facts.rank],
 			       r->advice.time_s[i], r->facts.sessions);
 }

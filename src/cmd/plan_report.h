@@ -24,8 +24,7 @@ json_t *plan_report_json(const struct report *r, bool example);
 /* "-" is standard output. Return: an exit code. */
 int plan_html_write(const char *path, const struct report *r, bool example);
 
-/* "10.63 GB/s", "1.07 TB": of powers of 1000. */
-const char *plan_size_text(double bytes, char out[32]);
+/* A standard value that something else stands in for: it is not shown. */
 bool plan_value_idle(const struct report *r, enum plan_input_id id);
 
 #endif

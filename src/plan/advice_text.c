@@ -5,6 +5,7 @@
 
 #include "base/must.h"
 #include "plan/advice.h"
+#include "plan/text.h"
 
 #define REC KVOF_PLAN_RECOMPUTE
 
@@ -13,23 +14,9 @@ static const char *const things[] = {
 	[ADVICE_NFS] = "the file server", [ADVICE_LOCAL] = "local NVMe",
 	[ADVICE_ARRAY] = "an array"};
 
-static const char *size_put(double bytes, char out[24])
-{
-	static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
-	unsigned unit = 0;
-
-	while (bytes >= 1000 && unit + 1 < ARRAY_COUNT(units)) {
-		bytes /= 1000;
-		unit++;
-	}
-	snprintf(out, 24, bytes < 10 ? "%.2f %s" : bytes < 100 ? "%.1f %s" : "%.0f %s", bytes,
-		 units[unit]);
-	return out;
-}
-
 static void nothing_text(const struct advice_facts *f, const struct advice *a, char *out)
 {
-	char set[24], room[24];
+	char set[PLAN_SIZE_BYTES], room[PLAN_SIZE_BYTES];
 	double now_s = a->time_s[REC], best_s = now_s * (1 - a->gain);
 
 	switch (a->why) {
@@ -46,7 +33,8 @@ static void nothing_text(const struct advice_facts *f, const struct advice *a, c
 	case ADVICE_HBM:
 		snprintf(out, ADVICE_TEXT_BYTES, "Do not buy: the working set of %s fits in the "
 			 "%s that GPU memory has for KV; the engine's own prefix cache finds it.",
-			 size_put(f->working_set_bytes, set), size_put(f->hbm_bytes, room));
+			 plan_text_size(f->working_set_bytes, set),
+			 plan_text_size(f->hbm_bytes, room));
 		break;
 	case ADVICE_SLOWER:
 		snprintf(out, ADVICE_TEXT_BYTES, "Do not buy: recompute takes %.4g s, the quickest "
@@ -85,7 +73,7 @@ static void best_text(const struct advice_facts *f, const struct advice *a, char
 static void array_text(const struct advice_facts *f, const struct advice *a, char *out)
 {
 	double local_s = a->time_s[KVOF_PLAN_LOCAL], array_s = a->time_s[KVOF_PLAN_ARRAY];
-	char set[24], room[24];
+	char set[PLAN_SIZE_BYTES], room[PLAN_SIZE_BYTES];
 
 	switch (a->why) {
 	case ADVICE_SHARED:
@@ -100,8 +88,8 @@ static void array_text(const struct advice_facts *f, const struct advice *a, cha
 		snprintf(out, ADVICE_TEXT_BYTES, "An array: %.2f s. Local NVMe has room for %s of "
 			 "the %s that come again, hits %.0f %% of the tokens and takes %.2f s; "
 			 "%.3g s are asked for.", array_s,
-			 size_put(f->capacity_bytes[KVOF_PLAN_LOCAL], room),
-			 size_put(f->working_set_bytes, set), 100 * a->hit[KVOF_PLAN_LOCAL],
+			 plan_text_size(f->capacity_bytes[KVOF_PLAN_LOCAL], room),
+			 plan_text_size(f->working_set_bytes, set), 100 * a->hit[KVOF_PLAN_LOCAL],
 			 local_s, f->sla_s);
 		break;
 	case ADVICE_RATE:
@@ -144,7 +132,7 @@ void advice_text(const struct advice_facts *f, const struct advice *a,
 static void value_put(enum advice_fact fact, double value, char out[64])
 {
 	static const char *const outlive[] = {"nothing", "a restart", "a move"};
-	char size[24];
+	char size[PLAN_SIZE_BYTES];
 
 	switch (fact) {
 	case ADVICE_SESSIONS:
@@ -154,7 +142,7 @@ static void value_put(enum advice_fact fact, double value, char out[64])
 		snprintf(out, 64, "prefixes of %.0f tokens", value);
 		break;
 	case ADVICE_WORKING_SET:
-		snprintf(out, 64, "a working set of %s", size_put(value, size));
+		snprintf(out, 64, "a working set of %s", plan_text_size(value, size));
 		break;
 	case ADVICE_HOSTS:
 		snprintf(out, 64, "%.0f host%s", value, value > 1 ? "s" : "");
@@ -163,10 +151,10 @@ static void value_put(enum advice_fact fact, double value, char out[64])
 		snprintf(out, 64, "a prefill of %.0f tokens/s", value);
 		break;
 	case ADVICE_ARRAY_RATE:
-		snprintf(out, 64, "an array that gives %s/s", size_put(value, size));
+		snprintf(out, 64, "an array that gives %s/s", plan_text_size(value, size));
 		break;
 	case ADVICE_LOCAL_RATE:
-		snprintf(out, 64, "local drives that give %s/s", size_put(value, size));
+		snprintf(out, 64, "local drives that give %s/s", plan_text_size(value, size));
 		break;
 	case ADVICE_LOSS:
 		snprintf(out, 64, "%.3g %% of packets lost", 100 * value);

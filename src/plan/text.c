@@ -56,3 +56,17 @@ void plan_text_put(char *out, size_t room, const char *text)
 	snprintf(out, room, "%s", text);
 	plan_text_clean(out);
 }
+
+const char *plan_text_size(double bytes, char out[PLAN_SIZE_BYTES])
+{
+	static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+	unsigned unit = 0;
+
+	while (bytes >= 999.5 && unit + 1 < ARRAY_COUNT(units)) {
+		bytes /= 1000;
+		unit++;
+	}
+	snprintf(out, PLAN_SIZE_BYTES, bytes < 10 ? "%.2f %s" : bytes < 100 ? "%.1f %s" :
+		 "%.0f %s", bytes, units[unit]);
+	return out;
+}

@@ -14,4 +14,8 @@ void plan_text_clean(char *text);
 /* Copies text, cut before the letter that has no room, and cleans the copy. */
 void plan_text_put(char *out, size_t room, const char *text);
 
+#define PLAN_SIZE_BYTES 32
+/* "10.6 GB", "1.07 TB": three places, of powers of 1000. Return: out. */
+const char *plan_text_size(double bytes, char out[PLAN_SIZE_BYTES]);
+
 #endif

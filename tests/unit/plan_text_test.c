@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/must.h"
 #include "plan/text.h"
 
 static void put(size_t room, const char *text, const char *want)
@@ -42,4 +43,17 @@ TEST(what_drives_a_terminal_or_is_no_letter_is_a_question_mark)
 	put(64, "\xe2\x82.\xf0\x9d\x84 ", "??.??? ");
 	put(64, "\xc0\xaf \xe0\x80\xaf \xed\xa0\x80 \xf4\x90\x80\x80",
 	    "?? ??? ??? ????");
+}
+
+TEST(sizes_have_three_places_and_powers_of_a_thousand)
+{
+	static const struct {
+		double bytes;
+		const char *text;
+	} cases[] = {{0, "0.00 B"}, {5, "5.00 B"}, {999.4, "999 B"}, {999.6, "1.00 kB"},
+		     {12.5e9, "12.5 GB"}, {1.07e12, "1.07 TB"}, {3e18, "3000 PB"}};
+	char text[PLAN_SIZE_BYTES];
+
+	for (unsigned i = 0; i < ARRAY_COUNT(cases); i++)
+		expect_str(plan_text_size(cases[i].bytes, text), cases[i].text);
 }
