@@ -7,6 +7,7 @@
  * bytes for a data type of the cache and a tensor-parallel split. An arm is where the KV of a
  * prefix comes from: kvof_plan_fit() makes arms of measured rows, kvof_plan_ttft() tells when the
  * first tokens of a wave come. What is not known is refused, never guessed. GB is 1e9 bytes.
+ * Cost: microseconds; only what reads a text, and kvof_plan_fit(), take memory, and give it back.
  *
  * Errors are negative errno values; kvof_plan_bad then says which field, and why.
  */
