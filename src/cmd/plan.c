@@ -120,8 +120,8 @@ static int list_add(const char *command, const char *option, struct plan_list *l
 		size_t bytes = strcspn(text, ",");
 
 		snprintf(word, sizeof(word), "%.*s", (int)(bytes < 23 ? bytes : 23), text);
-		if (bytes >= sizeof(word) || !cmd_count_parse(word, &value) || value < list->least ||
-		    value > list->largest) {
+		if (bytes >= sizeof(word) || !cmd_count_parse(word, &value) ||
+		    value < list->least || value > list->largest) {
 			cmd_error(command, "--%s %s: not whole numbers from %" PRIu64 " to %"
 				  PRIu64, option, text, list->least, list->largest);
 			return CMD_USAGE;
