@@ -211,6 +211,10 @@ void op_finish(struct store_op *op, int res)
 		key_release(st, s);
 	if (res == -ENOSPC && op->key.len != FMT_KEY_PART)   /* its value counts */
 		st->count.no_space++;
+#ifndef KVOF_PLANT_GET_ERRORS_UNCOUNTED
+	if (s->kind == OP_GET && !s->inner && res != 0 && res != -ENOENT && res != -EBUSY)
+		st->count.get_errors++;       /* gets = hits + misses + get_errors */
+#endif
 	st->ops_in_flight--;
 	op->done(op, res);
 	if (st->closing)

@@ -63,6 +63,14 @@ static int put_next(struct rig *g, uint32_t key, struct key_model *k)
 	return rc;
 }
 
+/* Each get that has ended is one of the three. */
+static void check_counts(struct rig *g)
+{
+	struct store_stat stat = rig_stat(g);
+
+	expect_int(stat.gets, stat.hits + stat.misses + stat.get_errors);
+}
+
 static void check_all(struct rig *g, struct key_model *k, bool misses_allowed)
 {
 	for (uint32_t i = 0; i < KEYS; i++) {
@@ -75,6 +83,7 @@ static void check_all(struct rig *g, struct key_model *k, bool misses_allowed)
 		if (v != k[i].acked && bytes_of(i, v) + bytes_of(i, k[i].acked) != 0)
 			fail_msg("key %u: version %u seen, %u acked (%d)", i, v, k[i].acked, res);
 	}
+	check_counts(g);
 }
 
 /* Puts, overwrites, deletes, gets, a flush; closed and opened again; all in a fixed order. */
@@ -446,6 +455,37 @@ TEST(what_an_eviction_cut_short_left_behind_does_not_come_back_after_a_delete)
 			fail_msg("key %u is back: %d", key[i], rig_get(&g, key[i], 1, 10000));
 	}
 	rig_end(&g);
+}
+
+TEST(every_get_counts_as_a_hit_a_miss_or_an_error)
+{
+	static const uint32_t bytes[] = {10, 20000, 500000};
+	static const enum sim_disk_mode modes[] = {SIM_DISK_GONE, SIM_DISK_HANGS};
+
+	for (unsigned i = 0; i < ARRAY_COUNT(bytes) * ARRAY_COUNT(modes); i++) {
+		struct rig g;
+		unsigned failed = 0;
+
+		rig_begin(&g, 20 + i, 2, 64 * MiB);
+		expect_int(rig_open(&g), 0);
+		for (uint32_t k = 0; k < 8; k++)
+			expect_int(rig_put(&g, k, 1, bytes[i / 2]), 0);
+		expect_int(rig_flush(&g), 0);
+		expect_int(rig_get(&g, 3, 1, bytes[i / 2]), 0);
+		sim_disk_mode("drive1", modes[i % 2]);
+		for (uint32_t k = 0; k < 12; k++) {
+			int rc = rig_get(&g, k, 1, bytes[i / 2]);
+
+			expect(rc == 0 || rc == -ENOENT || rc == -EIO);
+			failed += rc == -EIO;
+		}
+		expect(failed > 0);
+		expect_int(rig_stat(&g).gets, 13);
+		expect_int(rig_stat(&g).get_errors, failed);
+		check_counts(&g);
+		sim_disk_mode("drive1", SIM_DISK_WELL);
+		rig_end(&g);
+	}
 }
 
 TEST(a_drive_told_to_be_left_out_is_left_out_at_once)

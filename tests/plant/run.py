@@ -193,6 +193,31 @@ PLANTS = {
         'a_bad_data_digest_in_the_middle_is_answered_once_after_the_rest'),
     'wire_hoard_endured': (
         'tests/unit/wire_tcp_ctrl_test', 'other_traffic_does_not_excuse_data_that_does_not_come'),
+    'wire_turn_in_pieces': (
+        'tests/unit/wire_turn_test',
+        'the_answers_of_one_turn_go_in_one_send'),
+    'wire_batch_crossed': (
+        'tests/unit/wire_turn_test',
+        'a_peer_that_reads_slowly_gets_all_bytes_in_order'),
+    'wire_batch_lost_at_fault': (
+        'tests/unit/wire_turn_test',
+        'answers_of_a_turn_go_before_the_termreq_of_that_turn'),
+    'wire_batch_lost_at_reset': (
+        'tests/unit/wire_turn_test',
+        'a_send_that_breaks_in_the_middle_gives_each_buffer_back_once'),
+    'wire_wide_for_ever': (
+        'tests/unit/wire_turn_test',
+        'a_buffer_that_has_been_too_wide_for_long_is_given_back'),
+    'wire_wide_unbounded': (
+        'tests/unit/wire_turn_test',
+        'wide_buffers_of_a_thousand_connections_stay_within_64_mib'),
+    'wire_wide_mixed': (
+        'tests/unit/wire_turn_test',
+        'small_pdus_that_fill_receive_after_receive_widen_the_buffer'),
+    'wire_batch_lost_at_close': (
+        'tests/unit/wire_tcp_test', 'answers_given_right_before_the_close_arrive'),
+    'get_errors_uncounted': (
+        'tests/fault/store_fault_test', 'every_get_counts_as_a_hit_a_miss_or_an_error'),
     'wire_range_unchecked': (
         'tests/unit/nvme_tcp_pdu_test', 'c2h_data_lands_only_inside_the_buffer_and_in_order'),
     'plain_cancel_unheard': (
