@@ -77,6 +77,8 @@ void tcp_maybe_free(struct tcp *t)
 	rx_wide_give(t->rx.buf_bytes);
 	if (t->rx.buf != t->rx.first)
 		free(t->rx.buf);
+	if (t->tx.iov != t->tx.first)
+		free(t->tx.iov);
 	t->conn.magic = 0;
 	t->end->free(t);
 }
@@ -281,6 +283,8 @@ void tcp_init(struct tcp *t, struct loop *loop, const struct tcp_end *end,
 	t->stall_ns = opts->stall_ns;
 	t->rx.buf = t->rx.first;
 	t->rx.buf_bytes = sizeof(t->rx.first);
+	t->tx.iov = t->tx.first;
+	t->tx.iov_max = TCP_TX_FIRST_IOV;
 	t->rx.offer = TCP_RX_BUSY_BYTES;
 	list_init(&t->tx.queue);
 	list_init(&t->tx.flying);
@@ -305,9 +309,12 @@ void tcp_rx_widen(struct tcp *t)
 int tcp_open(struct tcp *t)
 {
 	uint8_t *buf = malloc(TCP_RX_BYTES);
+	struct iovec *iov = malloc(TCP_TX_IOV * sizeof(*iov));
 
-	must(!t->rx.flying && t->rx.from <= t->rx.to);
-	if (buf == NULL) {
+	must(!t->rx.flying && t->rx.from <= t->rx.to && t->tx.iov == t->tx.first);
+	if (buf == NULL || iov == NULL) {
+		free(buf);
+		free(iov);
 		tcp_end(t, -ENOMEM);
 		return -ENOMEM;
 	}
@@ -316,6 +323,8 @@ int tcp_open(struct tcp *t)
 	t->rx.from = 0;
 	t->rx.buf = buf;
 	t->rx.buf_bytes = t->rx.buf_wanted = TCP_RX_BYTES;
+	t->tx.iov = iov;              /* a send that is in flight keeps first */
+	t->tx.iov_max = TCP_TX_IOV;
 	loop_timer_cancel(t->conn.loop, &t->timer);
 	t->rules.connected = true;
 	tcp_go(t, TCP_OPEN);
@@ -398,20 +407,20 @@ static uint64_t out_bytes(const struct tcp_out *out)
 }
 
 struct tx_fill {                       /* a send being put together */
-	unsigned count;
+	unsigned count, count_max;
 	uint64_t bytes;
 };
 
 static void fill_add(struct tcp *t, struct tx_fill *f, const void *at, size_t bytes)
 {
-	must(f->count < TCP_TX_IOV && bytes > 0);
+	must(f->count < f->count_max && bytes > 0);
 	t->tx.iov[f->count++] = (struct iovec){(void *)(uintptr_t)at, bytes};
 	f->bytes += bytes;
 }
 
 static bool fill_full(const struct tx_fill *f)
 {
-	return f->count == TCP_TX_IOV || f->bytes >= TCP_STEP_BYTES;
+	return f->count == f->count_max || f->bytes >= TCP_STEP_BYTES;
 }
 
 /* A part of fixed memory: header, padding or digest, which ends at byte `end` of the PDU. */
@@ -498,7 +507,7 @@ static void tx_done(struct loop_op *op, int res)
 
 static void tx_start(struct tcp *t)
 {
-	struct tx_fill f = {0, 0};
+	struct tx_fill f = {.count_max = t->tx.iov_max};
 
 	if (t->tx.busy || t->sock == NULL || t->state == TCP_CLOSING)
 		return;

@@ -20,7 +20,8 @@
 #define TCP_RX_TAIL_BYTES (64 * KiB)   /* up to here a direct receive reads on into the buffer */
 #define TCP_STEP_BYTES (1 * MiB)       /* most data of one receive or send: progress is seen */
 #define TCP_RX_IOV 16
-#define TCP_TX_IOV 64
+#define TCP_TX_FIRST_IOV 4             /* ICResp, a TermReq; a silent connection costs no more */
+#define TCP_TX_IOV 64                  /* once shaken hands */
 #define TCP_PART_NS (500 * NS_PER_MS)  /* a TermReq has this long to be read */
 
 struct tcp;
@@ -82,7 +83,9 @@ struct tcp_tx {
 	bool busy, soon_flying;
 	struct loop_op soon;           /* begins a send */
 	struct sock_io io;
-	struct iovec iov[TCP_TX_IOV];
+	struct iovec first[TCP_TX_FIRST_IOV];
+	struct iovec *iov;             /* first, or TCP_TX_IOV of the heap; [iov_max] */
+	uint32_t iov_max;
 };
 
 /* What differs between the ends. */
