@@ -75,6 +75,8 @@ void dev_rate_end(struct dev_rate *r, const struct dev_rate_mark *m, enum dev_ra
 	must(r->queued > 0 && r->queued_bytes >= m->bytes);
 	r->queued--;
 	r->queued_bytes -= m->bytes;
+	if (how != DEV_RATE_CAME && r->queued == 0)
+		r->silent_ns += now_ns - r->busy_since_ns;
 	if (how == DEV_RATE_UNTOLD) {
 		r->given_up_bytes = given_up_bytes(r, now_ns) + m->bytes;
 		r->given_up_ns = now_ns;
@@ -88,6 +90,9 @@ void dev_rate_end(struct dev_rate *r, const struct dev_rate_mark *m, enum dev_ra
 	}
 	first = r->last_ns <= m->begin_ns;
 	r->last_ns = now_ns;
+	r->came_bytes += moved_bytes > DEV_RATE_SMALL_BYTES ? moved_bytes : 0;
+	r->came_ns += now_ns - r->busy_since_ns;
+	r->silent_ns = 0;
 	if (m->idle && first && moved_bytes <= DEV_RATE_SMALL_BYTES)  /* overtaken: it waited */
 		r->latency_ns = averaged(r->latency_ns, took);
 	if (r->leads && moved_bytes > DEV_RATE_SMALL_BYTES && r->queued > 0) {
@@ -115,4 +120,9 @@ uint64_t dev_rate_latency_ns(const struct dev_rate *r, uint64_t now_ns)
 	uint64_t silent = r->queued > 0 && now_ns > r->last_ns ? now_ns - r->last_ns : 0;
 
 	return silent > r->latency_ns ? silent : r->latency_ns;
+}
+
+uint64_t dev_rate_busy_ns(const struct dev_rate *r, uint64_t now_ns)
+{
+	return r->came_ns + r->silent_ns + (r->queued > 0 ? now_ns - r->busy_since_ns : 0);
 }

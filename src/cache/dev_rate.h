@@ -27,6 +27,8 @@ struct dev_rate {
 	uint64_t busy_since_ns, window_ns, window_bytes;
 	uint64_t window_lead_ns;           /* beside window_ns: until the first of several came */
 	bool leads;                        /* none of this busy time has come yet */
+	uint64_t came_bytes, came_ns;      /* of reads not small; busy time until the last */
+	uint64_t silent_ns;                /* busy time since then that ended without an answer */
 	uint32_t window_idles;             /* reads in it that found the device idle */
 };
 
@@ -48,5 +50,8 @@ void dev_rate_end(struct dev_rate *r, const struct dev_rate_mark *m, enum dev_ra
 uint64_t dev_rate_queued_bytes(const struct dev_rate *r, uint64_t now_ns);
 /* Latency as it looks now: a device that answers nothing is as slow as its silence is long. */
 uint64_t dev_rate_latency_ns(const struct dev_rate *r, uint64_t now_ns);
+
+/* Time with reads under way, all of it, for came_bytes: before a window is full, what is known. */
+uint64_t dev_rate_busy_ns(const struct dev_rate *r, uint64_t now_ns);
 
 #endif

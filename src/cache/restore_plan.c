@@ -422,14 +422,38 @@ static uint32_t prefix_in_time(const struct request *req, const struct place *p,
 	return low;
 }
 
-/* Of a tier that has not measured itself yet, a little late: 0 when it was silent. */
-static uint64_t rate_until_now(const struct request *req, unsigned tier)
+static uint64_t rate_of(uint64_t bytes, uint64_t ns)
 {
-	uint64_t took = request_now(req) - req->begin_ns, came = req->landed_bytes[tier];
+	return ns > 0 ? (uint64_t)((double)bytes * 1e9 / (double)ns) : 0;
+}
 
+/* Devices that were asked for nothing say nothing of how fast they are: only the time counts in
+ * which one was busy, until its last answer. And if it is silent since then, no more than @bytes of
+ * each have come until now. */
+static uint64_t rate_of_devices(const struct tier_speed *s, uint64_t bytes)
+{
+	uint64_t most = rate_of(s->came_bytes + bytes * s->devices, s->busy_ns / s->devices);
+
+	return s->came_bytes == 0 ? most :
+	       bytes_min(most, rate_of(s->came_bytes, s->came_ns / s->devices));
+}
+
+/* Of a tier that has not measured itself yet, a little late: 0 when it was silent. */
+static uint64_t rate_until_now(const struct request *req, unsigned number)
+{
+	uint64_t came = req->landed_bytes[number];
+	struct tier *t = tier_at(req->restore, number);
+	struct tier_speed s = {0};
+
+	if (t != NULL && t->ops->speed != NULL)
+		t->ops->speed(t, NULL, &s);
+#ifndef KVOF_PLANT_IDLE_DEVICES_COUNT
+	if (s.devices > 0 && s.came_bytes > 0 && s.came_ns > 0)
+		return rate_of_devices(&s, part_of(req, number));
+#endif
 	/* of what is under way a part has come as well */
-	came += bytes_min(bytes_min(req->staged_bytes, req->open_bytes[tier]), came) / 2;
-	return took > 0 ? (uint64_t)((double)came * 1e9 / (double)took) : 0;
+	came += bytes_min(bytes_min(req->staged_bytes, req->open_bytes[number]), came) / 2;
+	return rate_of(came, request_now(req) - req->begin_ns);
 }
 
 /* Devices of tiers, each as fast as it has measured itself: blocks lie unevenly over them, and the
@@ -440,12 +464,37 @@ struct lanes {
 	unsigned used;
 };
 
+/* Of a device of a tier that is known: as it has measured itself; else like the others, but not
+ * faster than what has come of it until now and a part that is due; overdue, half of it: one of
+ * several may be far slower than those that were through first. */
+static uint64_t rate_of_device(const struct request *req, const struct tier_speed *s,
+			       unsigned number, uint64_t others)
+{
+	uint64_t part = part_of(req, number);
+	struct tier_speed one = *s;
+	double due = (double)others / 1e9 * (double)(s->busy_ns - s->came_ns);
+
+	one.devices = 1;
+	if (due > 1.5 * (double)part)
+		part /= 2;
+#ifdef KVOF_PLANT_DEVICES_ALIKE
+	return others;
+#endif
+	if (!s->live || !req->restore->known[number])
+		return others;
+	if (s->bytes_per_s > 0)
+		return s->bytes_per_s;
+	return s->busy_ns == 0 ? others :
+	       bytes_min(others, rate_of_devices(&one, part));
+}
+
 /* The lane of a block in a tier of several devices. False: there are too many. */
 static bool lane_find(const struct request *req, struct place *p, struct lanes *l, uint32_t block)
 {
 	unsigned number = req->tier_of[block];
 	const struct place_tier *all = &p->tier[number];
 	uint64_t devices = req->restore->devices[number];
+	uint64_t others = all->bytes_per_s / devices + (all->bytes_per_s % devices != 0);
 	struct tier_speed s = {0};
 	struct tier *t = tier_at(req->restore, number);
 
@@ -457,10 +506,7 @@ static bool lane_find(const struct request *req, struct place *p, struct lanes *
 			return false;
 		l->lane[s.device] = (uint8_t)l->used;
 		p->tier[l->used++] = (struct place_tier){
-			all->latency_ns,
-			s.live && s.bytes_per_s > 0 && req->restore->known[number] ?
-			s.bytes_per_s : all->bytes_per_s / devices +
-			(all->bytes_per_s % devices != 0),
+			all->latency_ns, rate_of_device(req, &s, number, others),
 			all->queued_bytes / devices,
 		};
 	}
@@ -495,6 +541,9 @@ static uint32_t worth_it(const struct request *req, const struct place *p, uint3
 	while (least < k && req->tier_of[least] == KVOF_TIER_DRAM)
 		least++;
 	none = place_prefix_cost(p, least);
+#ifdef KVOF_PLANT_SPLIT_FOR_NOTHING
+	return k;
+#endif
 	if (cost <= bytes_min(none, all) / PLAN_SPLIT_GAIN_PART * (PLAN_SPLIT_GAIN_PART - 1))
 		return k;
 	return all <= none ? most : least;

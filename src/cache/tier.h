@@ -117,6 +117,8 @@ struct tier_speed {
 	uint64_t queued_bytes;             /* asked for and not there yet */
 	uint64_t samples;                  /* reads that have ended */
 	uint64_t quiet_ns;                 /* since the last of them */
+	/* Summed over devices; all 0: not told. Of reads under way: the second time goes on. */
+	uint64_t came_bytes, came_ns, busy_ns;
 	unsigned devices;                  /* that are there, and work side by side; 0: not told */
 	unsigned device;                   /* of this id */
 	bool live;                         /* false: it would answer KVOF_UNREACHABLE at once */

@@ -1136,6 +1136,9 @@ static void lane_speed(const struct lane *l, uint64_t now, struct tier_speed *ou
 		.bytes_per_s = l->rate.bytes_per_s,
 		.queued_bytes = dev_rate_queued_bytes(&l->rate, now),
 		.samples = l->rate.samples,
+		.came_bytes = l->rate.came_bytes,
+		.came_ns = l->rate.came_ns,
+		.busy_ns = dev_rate_busy_ns(&l->rate, now),
 		.quiet_ns = l->rate.samples > 0 ? now - l->rate.last_ns : 0,
 		.live = lane_live(l),
 	};
@@ -1157,6 +1160,9 @@ static void all_speed(const struct values *v, uint64_t now, struct tier_speed *o
 			continue;
 		live++;
 		out->samples += s.samples;
+		out->came_bytes += s.came_bytes;
+		out->came_ns += s.came_ns;
+		out->busy_ns += s.busy_ns;
 		out->quiet_ns = bytes_min(out->quiet_ns, s.quiet_ns);
 		out->latency_ns = s.latency_ns > out->latency_ns ? s.latency_ns : out->latency_ns;
 		if (s.bytes_per_s == 0)

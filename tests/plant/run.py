@@ -234,6 +234,14 @@ PLANTS = {
         'tests/unit/cache_core_test', 'a_load_that_hangs_ends_at_its_deadline_as_late'),
     'split_ignores_queue': (
         'tests/unit/cache_place_test', 'a_longer_queue_never_loads_more'),
+    'split_for_nothing': (
+        'tests/sim/restore_tiers_test', 'a_split_that_gains_next_to_nothing_is_not_taken'),
+    'devices_alike': (
+        'tests/sim/restore_tiers_test',
+        'an_array_far_slower_than_the_other_is_planned_by_its_own_rate'),
+    'idle_devices_count': (
+        'tests/sim/restore_tiers_test',
+        'arrays_that_were_asked_for_nothing_do_not_make_a_tier_slow'),
     'claim_while_loading': (
         'tests/unit/cache_restore_test', 'no_block_is_handed_out_while_its_buffer_may_be_written'),
     'layer_told_early': (

@@ -45,6 +45,7 @@ static struct array {
 } array[ARRAYS];
 
 static unsigned arrays;                    /* 0: flash */
+static unsigned first_percent;             /* of what all give, the first array; 0: its part */
 static uint64_t sim_seed = 3;
 static uint32_t suffix = SUFFIX;
 static uint8_t data[BLOCKS * BLOCK];
@@ -85,6 +86,15 @@ static void array_up(unsigned i, uint64_t bytes_per_s)
 	expect_int(target_listen(array[i].target, &addr, NULL, &port), 0);
 }
 
+static uint64_t array_bytes_per_s(unsigned i, uint64_t bytes_per_s)
+{
+	uint64_t first = bytes_per_s * first_percent / 100;
+
+	if (first_percent == 0)
+		return bytes_per_s / arrays;
+	return i == 0 ? first : (bytes_per_s - first) / (arrays - 1);
+}
+
 /* All tiers together give bytes_per_s; 0: no limit. */
 static void up(uint64_t bytes_per_s)
 {
@@ -103,7 +113,7 @@ static void up(uint64_t bytes_per_s)
 		.part_bytes = 4 * LAYER + FRAME_BYTES,
 	};
 	for (unsigned i = 0; i < arrays; i++) {
-		array_up(i, bytes_per_s / arrays);
+		array_up(i, array_bytes_per_s(i, bytes_per_s));
 		snprintf(name[i], sizeof(name[i]), "tcp://127.0.0.1:%u/" NQN, 4420 + i);
 		target[i] = name[i];
 	}
@@ -371,6 +381,69 @@ TEST(two_arrays_are_never_much_beyond_the_better_of_loading_and_recomputing)
 TEST(four_arrays_are_never_much_beyond_the_better_of_loading_and_recomputing)
 {
 	grid(4);
+}
+
+/* --- arrays that are not alike, or not asked alike -------------------------------------------- */
+
+/* Of a first and a later request of PREFIX. Return: what the later one loads. */
+static uint32_t prefix_twice(double ratio, double rate, double over[2])
+{
+	struct point p = {.ratio = ratio, .compute_ns = engine_ns(0, TOKENS + suffix)};
+
+	p.bytes_per_s = (uint64_t)(even_bytes_per_s() * ratio);
+	up(p.bytes_per_s);
+	p.prefix_load_ns = run_prefix(KVOF_RESTORE_LOAD_ALL, 1, &p.split);
+	down();
+	up(p.bytes_per_s);
+	for (unsigned i = 0; i < 2; i++)
+		over[i] = (double)run_prefix(0, rate, &p.split) /
+			  (double)bytes_min(p.prefix_load_ns, p.compute_ns);
+	down();
+	printf("# %u percent, %g: %.3f, %.3f, k %u\n", first_percent, ratio, over[0], over[1],
+	       p.split);
+	return p.split;
+}
+
+/* What it was asked ends before it has answered: a second request knows of its silence. */
+TEST(an_array_far_slower_than_the_other_is_planned_by_its_own_rate)
+{
+	static const double ratio[] = {0.5, 1, 2, 3};
+	static const unsigned percent[] = {10, 25};
+	double over[2];
+
+	world(2);
+	for (size_t i = 0; i < ARRAY_COUNT(ratio) * ARRAY_COUNT(percent); i++) {
+		first_percent = percent[i % 2];
+		prefix_twice(ratio[i / 2], 1, over);
+		if (over[0] > 1.05 || over[1] > 1.05)
+			fail_msg("%.3f, %.3f", over[0], over[1]);
+	}
+	first_percent = 0;
+	sim_end();
+}
+
+/* These blocks lie so that some arrays have nothing to do while a request finds out how fast all
+ * of them are. */
+TEST(arrays_that_were_asked_for_nothing_do_not_make_a_tier_slow)
+{
+	double over[2];
+
+	rig_salt = 4;
+	world(4);
+	prefix_twice(2.1, 1.29, over);
+	if (over[0] > 1.05 || over[1] > 1.05)
+		fail_msg("%.3f, %.3f", over[0], over[1]);
+	rig_salt = 0;
+	sim_end();
+}
+
+TEST(a_split_that_gains_next_to_nothing_is_not_taken)
+{
+	double over[2];
+
+	world(0);
+	expect_int(prefix_twice(0.33, 1, over), 0);
+	sim_end();
 }
 
 /* --- anywhere --------------------------------------------------------------------------------- */
