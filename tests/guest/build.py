@@ -35,8 +35,8 @@ PROGRAMS = ["/usr/sbin/nvme"]
 ROOT_TOOLS = ["bash", "bsdextrautils", "coreutils", "diffutils", "findutils", "fio", "gawk", "grep",
               "gzip", "hostname", "kmod", "libc-bin", "mount", "nvme-cli", "procps", "sed", "tar",
               "udev", "util-linux", "uuid-runtime", "xfsprogs", "e2fsprogs",
-              "libinih1", "libisal2", "libjansson4", "libmicrohttpd12", "libssl3", "liburing2",
-              "libxxhash0"]
+              "libcurl4", "libinih1", "libisal2", "libjansson4", "libmicrohttpd12", "libssl3",
+              "liburing2", "libxxhash0"]
 ROOT_MODULES = ["virtio_blk", "ext4", "overlay", "xfs", "loop", "nvme", "brd"]
 ROOT_SKIPPED = re.compile(r"^\./(usr/share/|usr/lib/(python|x86_64-linux-gnu/perl)|"
                           r"usr/lib/udev/hwdb|lib/udev/hwdb)")
