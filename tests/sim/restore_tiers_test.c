@@ -490,7 +490,7 @@ static unsigned anywhere(uint64_t number)
 TEST(at_any_speed_with_any_blocks_no_request_is_much_beyond_the_better_one)
 {
 	const char *text = getenv("KVOF_SEEDS"), *first = getenv("KVOF_SEED_FIRST");
-	uint64_t seeds = text != NULL ? strtoull(text, NULL, 0) : 40;
+	uint64_t seeds = text != NULL ? strtoull(text, NULL, 0) : 160;
 	uint64_t from = first != NULL ? strtoull(first, NULL, 0) : 0;
 	unsigned bad = 0;
 
