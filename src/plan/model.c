@@ -14,17 +14,6 @@
 
 #include "base/must.h"
 
-int bad_field(struct kvof_plan_bad *bad, const char *field, const char *format, ...)
-{
-	va_list args;
-
-	snprintf(bad->field, sizeof(bad->field), "%s", field);
-	va_start(args, format);
-	vsnprintf(bad->why, sizeof(bad->why), format, args);
-	va_end(args);
-	return -EINVAL;
-}
-
 void rule_say(struct model_reader *r, const char *format, ...)
 {
 	size_t used = strlen(r->out->rule);
@@ -52,11 +41,11 @@ static int uint_take(struct model_reader *r, const json_t *value, const char *fi
 	json_int_t got;
 
 	if (!json_is_integer(value))
-		return bad_field(r->bad, field, "is no whole number");
+		return plan_bad(r->bad, field, "is no whole number");
 	got = json_integer_value(value);
 	if (got < 0 || (uint64_t)got > most)
-		return bad_field(r->bad, field, "is %lld, not 0 to %llu", (long long)got,
-				 (unsigned long long)most);
+		return plan_bad(r->bad, field, "is %lld, not 0 to %llu", (long long)got,
+				(unsigned long long)most);
 	*out = (uint32_t)got;
 	return 0;
 }
@@ -75,11 +64,11 @@ int uint_field(struct model_reader *r, const json_t *at, const char *field, uint
 {
 	*out = 0;
 	if (field_get(at, field) == NULL)
-		return bad_field(r->bad, field, "is missing; model_type %s needs it",
-				 r->type->name);
+		return plan_bad(r->bad, field, "is missing; model_type %s needs it",
+				r->type->name);
 	if (uint_maybe(r, at, field, most, out) != 0)
 		return -EINVAL;
-	return *out > 0 ? 0 : bad_field(r->bad, field, "is 0");
+	return *out > 0 ? 0 : plan_bad(r->bad, field, "is 0");
 }
 
 int bool_maybe(struct model_reader *r, const char *field, bool *out)
@@ -89,7 +78,7 @@ int bool_maybe(struct model_reader *r, const char *field, bool *out)
 	if (value == NULL)
 		return 0;
 	if (!json_is_boolean(value))
-		return bad_field(r->bad, field, "is neither true nor false");
+		return plan_bad(r->bad, field, "is neither true nor false");
 	*out = json_is_true(value);
 	return 0;
 }
@@ -100,10 +89,10 @@ int list_maybe(struct model_reader *r, const char *field, const json_t **out)
 	if (*out == NULL)
 		return 0;
 	if (!json_is_array(*out))
-		return bad_field(r->bad, field, "is no array");
+		return plan_bad(r->bad, field, "is no array");
 	if (json_array_size(*out) != r->layers)
-		return bad_field(r->bad, field, "has %zu entries for %u layers",
-				 json_array_size(*out), r->layers);
+		return plan_bad(r->bad, field, "has %zu entries for %u layers",
+				json_array_size(*out), r->layers);
 	return 0;
 }
 
@@ -153,8 +142,8 @@ static int dim_read(struct model_reader *r)
 		return uint_field(r, r->at, name, MODEL_DIM_MAX, &r->dim);
 #endif
 	if (r->type->dim == NEEDED)
-		return bad_field(r->bad, name, "is missing; model_type %s has no default",
-				 r->type->name);
+		return plan_bad(r->bad, name, "is missing; model_type %s has no default",
+				r->type->name);
 #ifndef KVOF_PLANT_HEAD_DIM_FROM_HIDDEN
 	if (r->type->dim > 0) {
 		r->dim = r->type->dim;
@@ -166,11 +155,11 @@ static int dim_read(struct model_reader *r)
 	if (uint_field(r, r->at, name, 1u << 24, &hidden) != 0)
 		return -EINVAL;
 	if (hidden % r->heads != 0)
-		return bad_field(r->bad, name, "is %u, no multiple of %u heads, and head_dim is "
-				 "missing", hidden, r->heads);
+		return plan_bad(r->bad, name, "is %u, no multiple of %u heads, and head_dim is "
+				"missing", hidden, r->heads);
 	r->dim = hidden / r->heads;
 	if (r->dim > MODEL_DIM_MAX)
-		return bad_field(r->bad, name, "gives heads of %u numbers", r->dim);
+		return plan_bad(r->bad, name, "gives heads of %u numbers", r->dim);
 	rule_say(r, "head_dim is %s %u / %u heads", name, hidden, r->heads);
 	return 0;
 }
@@ -185,15 +174,15 @@ int heads_read(struct model_reader *r)
 	if (field_get(r->at, name) != NULL) {
 		rc = uint_field(r, r->at, name, MODEL_HEADS_MAX, &r->kv_heads);
 	} else if (r->type->kv_heads == NEEDED) {
-		rc = bad_field(r->bad, name, "is missing; model_type %s has no default",
-			       r->type->name);
+		rc = plan_bad(r->bad, name, "is missing; model_type %s has no default",
+			      r->type->name);
 	} else {
 		r->kv_heads = r->type->kv_heads > 0 ? r->type->kv_heads : r->heads;
 		rule_say(r, "%s is absent: %u, as the type has it", name, r->kv_heads);
 	}
 	if (rc == 0 && r->kv_heads > r->heads)
-		rc = bad_field(r->bad, name, "is %u, more than %u query heads", r->kv_heads,
-			       r->heads);
+		rc = plan_bad(r->bad, name, "is %u, more than %u query heads", r->kv_heads,
+			      r->heads);
 	return rc == 0 ? dim_read(r) : rc;
 }
 
@@ -217,8 +206,8 @@ static int group_add(struct model_reader *r, const struct kvof_plan_group *one)
 		return 0;
 	}
 	if (m->groups == KVOF_PLAN_GROUPS_MAX)
-		return bad_field(r->bad, "", "has more than %u kinds of layers",
-				 KVOF_PLAN_GROUPS_MAX);
+		return plan_bad(r->bad, "", "has more than %u kinds of layers",
+				KVOF_PLAN_GROUPS_MAX);
 	m->group[m->groups++] = *one;
 	return 0;
 }
@@ -271,10 +260,10 @@ static int type_unknown(struct kvof_plan_bad *bad, const json_t *at, const char 
 
 		snprintf(list + used, 100 - used, "%s%s", used > 0 ? ", " : "", name);
 	}
-	return bad_field(bad, "model_type", "\"%.40s\" is not known, and with it which layers keep "
-			 "what; missing: %s%s; there: %s", type,
-			 missing[0] != 0 ? missing : "only its rule", "",
-			 there[0] != 0 ? there : "none");
+	return plan_bad(bad, "model_type", "\"%.40s\" is not known, and with it which layers keep "
+			"what; missing: %s%s; there: %s", type,
+			missing[0] != 0 ? missing : "only its rule", "",
+			there[0] != 0 ? there : "none");
 }
 
 int text_find(struct model_reader *r, const json_t *root)
@@ -286,13 +275,13 @@ int text_find(struct model_reader *r, const json_t *root)
 	outer = json_string_value(json_object_get(root, "model_type"));
 	r->at = field_get(root, name) != NULL ? field_get(root, name) : root;
 	if (!json_is_object(r->at))
-		return bad_field(r->bad, name, "is no object");
+		return plan_bad(r->bad, name, "is no object");
 	type = json_string_value(json_object_get(r->at, "model_type"));
 	if (type == NULL)
 		type = outer;
 	if (type == NULL)
-		return bad_field(r->bad, "model_type", "%s", json_object_get(root, "model_type") ==
-				 NULL ? "is missing" : "is no text");
+		return plan_bad(r->bad, "model_type", "%s", json_object_get(root, "model_type") ==
+				NULL ? "is missing" : "is no text");
 	r->type = model_type_find(type);
 	if (r->type == NULL)
 		return type_unknown(r->bad, r->at, type);
@@ -329,7 +318,7 @@ static int root_read(struct model_reader *r, const json_t *root)
 	int rc;
 
 	if (!json_is_object(root))
-		return bad_field(r->bad, "", "is no JSON object");
+		return plan_bad(r->bad, "", "is no JSON object");
 	rc = text_find(r, root);
 	if (rc == 0)
 		rc = r->type->rule(r);
@@ -353,12 +342,12 @@ int kvof_plan_model_read(const char *text, size_t bytes, struct kvof_plan_model 
 	*out = (struct kvof_plan_model){0};
 	*bad = (struct kvof_plan_bad){0};
 	if (bytes > KVOF_PLAN_CONFIG_BYTES_MAX)
-		return bad_field(bad, "", "is longer than %u bytes", KVOF_PLAN_CONFIG_BYTES_MAX);
+		return plan_bad(bad, "", "is longer than %u bytes", KVOF_PLAN_CONFIG_BYTES_MAX);
 	root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
 	if (root == NULL && json_error_code(&error) == json_error_out_of_memory)
 		return -ENOMEM;
 	if (root == NULL)
-		return bad_field(bad, "", "is no JSON at line %d: %.80s", error.line, error.text);
+		return plan_bad(bad, "", "is no JSON at line %d: %.80s", error.line, error.text);
 	r = calloc(1, sizeof(*r));
 	rc = -ENOMEM;
 	if (r != NULL) {

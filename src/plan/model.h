@@ -10,6 +10,8 @@
 
 #include <kvof/plan.h>
 
+#include "plan/arm.h"
+
 #define MODEL_HEADS_MAX 4096u
 #define MODEL_DIM_MAX 65536u
 #define MODEL_WINDOW_MAX (UINT64_C(1) << 40)
@@ -52,8 +54,6 @@ struct model_reader {
 
 const struct model_type *model_type_find(const char *name);
 
-int bad_field(struct kvof_plan_bad *bad, const char *field, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
 /* NULL: absent, or null, which means the same in these files. */
 const json_t *field_get(const json_t *at, const char *field);
 /* 0 or -EINVAL; an absent field leaves *out as it is (uint_maybe), or is wrong (uint_field). */

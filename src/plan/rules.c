@@ -22,11 +22,11 @@ static int window_read(struct model_reader *r, const char *field, uint64_t *wind
 	const json_t *value = field_get(r->at, field);
 
 	if (value == NULL)
-		return bad_field(r->bad, field, "is missing; model_type %s needs it",
-				 r->type->name);
+		return plan_bad(r->bad, field, "is missing; model_type %s needs it",
+				r->type->name);
 	if (!json_is_integer(value) || json_integer_value(value) <= 0 ||
 	    (uint64_t)json_integer_value(value) > MODEL_WINDOW_MAX)
-		return bad_field(r->bad, field, "is no count of tokens");
+		return plan_bad(r->bad, field, "is no count of tokens");
 	*window = (uint64_t)json_integer_value(value);
 	return 0;
 }
@@ -56,12 +56,12 @@ static int list_read(struct model_reader *r, const char *field)
 
 		snprintf(entry, sizeof(entry), "%s[%u]", field, i);
 		if (is == NULL)
-			return bad_field(r->bad, entry, "is no text");
+			return plan_bad(r->bad, entry, "is no text");
 		while (k < ARRAY_COUNT(names) && strcmp(names[k].name, is) != 0)
 			k++;
 		if (k == ARRAY_COUNT(names))
-			return bad_field(r->bad, entry, "\"%.40s\" is no kind of layer that is "
-					 "known", is);
+			return plan_bad(r->bad, entry, "\"%.40s\" is no kind of layer that is "
+					"known", is);
 		layer_put(r, i, names[k].kind, 0);
 	}
 	rule_say(r, "%s of the file", field);
@@ -83,8 +83,8 @@ static int windows_put(struct model_reader *r)
 	int rc = 0;
 
 	if (layer_has(r, LAYER_STATE) || layer_has(r, LAYER_NONE))
-		return bad_field(r->bad, "layer_types", "has layers without attention, which "
-				 "model_type %s does not have", r->type->name);
+		return plan_bad(r->bad, "layer_types", "has layers without attention, which "
+				"model_type %s does not have", r->type->name);
 	if (layer_has(r, LAYER_SLIDING))
 		rc = window_read(r, "sliding_window", &window);
 	if (rc == 0 && layer_has(r, LAYER_CHUNKED))
@@ -172,7 +172,7 @@ static int rule_qwen(struct model_reader *r)
 	if (rc == 0)
 		rc = uint_maybe(r, r->at, "max_window_layers", UINT32_MAX - 1, &first);
 	if (rc == 0 && first == NEEDED)
-		rc = bad_field(r->bad, "max_window_layers", "is missing, with use_sliding_window");
+		rc = plan_bad(r->bad, "max_window_layers", "is missing, with use_sliding_window");
 	for (uint32_t i = 0; rc == 0 && i < r->layers; i++)
 		layer_put(r, i, i >= first ? LAYER_SLIDING : LAYER_FULL, i >= first ? window : 0);
 	if (rc == 0)
@@ -192,7 +192,7 @@ static int alternate_put(struct model_reader *r)
 	if (rc != 0)
 		return rc;
 	if (every == 0)
-		return bad_field(r->bad, "sliding_window_pattern", "is 0");
+		return plan_bad(r->bad, "sliding_window_pattern", "is 0");
 	for (uint32_t i = 0; i < r->layers; i++)
 		layer_put(r, i, (i + 1) % every == 0 ? LAYER_FULL : LAYER_SLIDING, 0);
 	rule_say(r, "%s: one layer in %u keeps every token, the others slide", r->type->name,
@@ -217,8 +217,8 @@ static int shared_drop(struct model_reader *r, uint32_t shared)
 	if (rc != 0 || shared == 0)
 		return rc;
 	if (shared >= r->layers)
-		return bad_field(r->bad, "num_kv_shared_layers", "is %u of %u layers", shared,
-				 r->layers);
+		return plan_bad(r->bad, "num_kv_shared_layers", "is %u of %u layers", shared,
+				r->layers);
 	for (uint32_t i = r->layers - shared; i < r->layers; i++)
 		r->layer[i].kind = LAYER_NONE;
 	rule_say(r, "the last %u layers use the KV of earlier ones", shared);
@@ -230,8 +230,8 @@ static int rule_gemma3n(struct model_reader *r)
 	int rc = rule_alternate(r);
 
 	if (rc == 0 && field_get(r->at, "num_kv_shared_layers") == NULL)
-		return bad_field(r->bad, "num_kv_shared_layers", "is missing; model_type %s needs "
-				 "it", r->type->name);
+		return plan_bad(r->bad, "num_kv_shared_layers", "is missing; model_type %s needs "
+				"it", r->type->name);
 	return rc == 0 ? shared_drop(r, 0) : rc;
 }
 
@@ -257,7 +257,7 @@ static int rule_gemma4(struct model_reader *r)
 	if (rc == 0)
 		rc = bool_maybe(r, "attention_k_eq_v", &same);
 	if (rc == 0 && heads == 0)
-		rc = bad_field(r->bad, "num_global_key_value_heads", "is 0");
+		rc = plan_bad(r->bad, "num_global_key_value_heads", "is 0");
 	for (uint32_t i = 0; rc == 0 && i < r->layers; i++) {
 		if (r->layer[i].kind != LAYER_FULL)
 			continue;
@@ -285,7 +285,7 @@ static int rule_llama4(struct model_reader *r)
 		return windows_put(r);
 	rc = uint_maybe(r, r->at, "no_rope_layer_interval", KVOF_PLAN_LAYERS_MAX, &every);
 	if (rc == 0 && every == 0)
-		rc = bad_field(r->bad, "no_rope_layer_interval", "is 0");
+		rc = plan_bad(r->bad, "no_rope_layer_interval", "is 0");
 	if (rc == 0 && list != NULL && !(json_is_array(list) && json_array_size(list) == 0))
 		rc = list_maybe(r, "no_rope_layers", &list);
 	else
@@ -297,8 +297,8 @@ static int rule_llama4(struct model_reader *r)
 			const json_t *is = json_array_get(list, i);
 
 			if (!json_is_integer(is))
-				return bad_field(r->bad, "no_rope_layers", "entry %u is no number",
-						 i);
+				return plan_bad(r->bad, "no_rope_layers", "entry %u is no number",
+						i);
 			roped = json_integer_value(is) != 0;
 		}
 		layer_put(r, i, roped ? LAYER_CHUNKED : LAYER_FULL, 0);
@@ -323,8 +323,8 @@ static int mimo_pattern(struct model_reader *r, uint64_t window)
 			      i > 0 && (i + 1) % r->type->every != 0;
 
 		if (list != NULL && !json_is_integer(is))
-			return bad_field(r->bad, "hybrid_layer_pattern", "entry %u is no number",
-					 i);
+			return plan_bad(r->bad, "hybrid_layer_pattern", "entry %u is no number",
+					i);
 		layer_put(r, i, slides ? LAYER_SLIDING : LAYER_FULL, slides ? window : 0);
 	}
 	if (rc == 0 && list != NULL)
@@ -355,7 +355,7 @@ static int rule_mimo(struct model_reader *r)
 	if (rc == 0)
 		rc = uint_maybe(r, r->at, "swa_num_attention_heads", MODEL_HEADS_MAX, &q_heads);
 	if (rc == 0 && q_heads == 0)
-		rc = bad_field(r->bad, "swa_num_attention_heads", "is 0");
+		rc = plan_bad(r->bad, "swa_num_attention_heads", "is 0");
 	if (rc == 0)
 		rc = mimo_pattern(r, window);
 	for (uint32_t i = 0; rc == 0 && i < r->layers; i++) {
@@ -443,8 +443,8 @@ static int rule_dsa(struct model_reader *r)
 	int rc = rule_mla(r);
 
 	if (rc == 0 && r->index_dim == 0)
-		rc = bad_field(r->bad, "index_head_dim", "is missing; model_type %s needs it",
-			       r->type->name);
+		rc = plan_bad(r->bad, "index_head_dim", "is missing; model_type %s needs it",
+			      r->type->name);
 	return rc;
 }
 
@@ -500,7 +500,7 @@ static int rule_gdn(struct model_reader *r)
 	if (rc == 0)
 		rc = uint_maybe(r, r->at, "full_attention_interval", KVOF_PLAN_LAYERS_MAX, &every);
 	if (rc == 0 && every == 0)
-		rc = bad_field(r->bad, "full_attention_interval", "is 0");
+		rc = plan_bad(r->bad, "full_attention_interval", "is 0");
 	if (rc != 0)
 		return rc;
 	for (uint32_t i = 0; !r->has_list && i < r->layers; i++)
@@ -531,8 +531,8 @@ static int rule_kda(struct model_reader *r)
 		return rc;
 	full = json_object_get(linear, "full_attn_layers");
 	if (!json_is_array(full))
-		return bad_field(r->bad, "linear_attn_config.full_attn_layers",
-				 full == NULL ? "is missing" : "is no array");
+		return plan_bad(r->bad, "linear_attn_config.full_attn_layers",
+				full == NULL ? "is missing" : "is no array");
 	for (uint32_t l = 0; l < r->layers; l++)
 		r->layer[l].kind = LAYER_STATE;
 	json_array_foreach(full, i, one) {
@@ -540,9 +540,9 @@ static int rule_kda(struct model_reader *r)
 
 		if (!json_is_integer(one) || at < 1 || at > r->layers ||
 		    r->layer[at - 1].kind == LAYER_MLA)
-			return bad_field(r->bad, "linear_attn_config.full_attn_layers",
-					 "entry %zu is no layer from 1 to %u, or one twice", i,
-					 r->layers);
+			return plan_bad(r->bad, "linear_attn_config.full_attn_layers",
+					"entry %zu is no layer from 1 to %u, or one twice", i,
+					r->layers);
 		r->layer[at - 1].kind = LAYER_MLA;
 	}
 	rule_say(r, "full_attn_layers of the file (from 1) keep a latent, the others a constant "
@@ -585,17 +585,17 @@ static int nemotron_pattern(struct model_reader *r)
 		int rc = list_read(r, "layers_block_type");
 
 		if (rc == 0 && !r->has_list)
-			rc = bad_field(r->bad, "hybrid_override_pattern", "is missing; model_type "
-				       "%s needs it", r->type->name);
+			rc = plan_bad(r->bad, "hybrid_override_pattern", "is missing; model_type "
+				      "%s needs it", r->type->name);
 		return rc;
 	}
 	if (text == NULL || strlen(text) != r->layers)
-		return bad_field(r->bad, "hybrid_override_pattern", "is not one letter for each of "
-				 "%u layers", r->layers);
+		return plan_bad(r->bad, "hybrid_override_pattern", "is not one letter for each of "
+				"%u layers", r->layers);
 	for (uint32_t i = 0; i < r->layers; i++) {
 		if (strchr("*M-E", text[i]) == NULL)
-			return bad_field(r->bad, "hybrid_override_pattern", "letter %u is none of "
-					 "* M - E", i);
+			return plan_bad(r->bad, "hybrid_override_pattern", "letter %u is none of "
+					"* M - E", i);
 		layer_put(r, i, text[i] == '*' ? LAYER_FULL :
 			  text[i] == 'M' ? LAYER_STATE : LAYER_NONE, 0);
 	}
@@ -621,15 +621,15 @@ static int indices_read(struct model_reader *r, const char *field)
 	size_t i;
 
 	if (!json_is_array(list))
-		return bad_field(r->bad, field, list == NULL ? "is missing" : "is no array");
+		return plan_bad(r->bad, field, list == NULL ? "is missing" : "is no array");
 	for (uint32_t l = 0; l < r->layers; l++)
 		layer_put(r, l, LAYER_STATE, 0);
 	json_array_foreach(list, i, one) {
 		json_int_t at = json_integer_value(one);
 
 		if (!json_is_integer(one) || at < 0 || at >= r->layers)
-			return bad_field(r->bad, field, "entry %zu is no layer from 0 to %u", i,
-					 r->layers - 1);
+			return plan_bad(r->bad, field, "entry %zu is no layer from 0 to %u", i,
+					r->layers - 1);
 		r->layer[at].kind = LAYER_FULL;
 	}
 	rule_say(r, "%s of the file have a KV cache, the others a constant state", field);
@@ -663,16 +663,16 @@ static int rule_zamba2(struct model_reader *r)
 	if (rc == 0)
 		rc = uint_maybe(r, r->at, "num_key_value_heads", r->heads, &r->kv_heads);
 	if (rc == 0 && r->kv_heads == 0)
-		rc = bad_field(r->bad, "num_key_value_heads", "is 0");
+		rc = plan_bad(r->bad, "num_key_value_heads", "is 0");
 	if (rc == 0 && 2 * hidden % r->heads != 0)
-		rc = bad_field(r->bad, "hidden_size", "twice %u is no multiple of %u heads", hidden,
-			       r->heads);
+		rc = plan_bad(r->bad, "hidden_size", "twice %u is no multiple of %u heads", hidden,
+			      r->heads);
 	if (rc != 0)
 		return rc;
 	r->dim = 2 * hidden / r->heads;
 	rule_say(r, "zamba2: heads of 2 * hidden_size / heads = %u", r->dim);
 	if (r->dim == 0)
-		return bad_field(r->bad, "hidden_size", "is less than heads");
+		return plan_bad(r->bad, "hidden_size", "is less than heads");
 	rc = list_read(r, "layers_block_type");
 	if (rc == 0 && !r->has_list)
 		rc = indices_read(r, "hybrid_layer_ids");
@@ -700,8 +700,8 @@ static int rule_jamba(struct model_reader *r)
 	if (rc == 0)
 		rc = uint_maybe(r, r->at, "attn_layer_offset", KVOF_PLAN_LAYERS_MAX, &offset);
 	if (rc == 0 && (offset == NEEDED || offset >= period))
-		rc = bad_field(r->bad, "attn_layer_offset", offset == NEEDED ? "is missing" :
-			       "is not below attn_layer_period");
+		rc = plan_bad(r->bad, "attn_layer_offset", offset == NEEDED ? "is missing" :
+			      "is not below attn_layer_period");
 	if (rc != 0)
 		return rc;
 	for (uint32_t i = 0; i < r->layers; i++)
@@ -714,7 +714,7 @@ static int rule_jamba(struct model_reader *r)
 	if (rc > 0)
 		expand = 0;
 	if (expand > 64)
-		return bad_field(r->bad, "mamba_expand", "is %u, more than 64", expand);
+		return plan_bad(r->bad, "mamba_expand", "is %u, more than 64", expand);
 	state_put(r, "mamba1", (uint64_t)expand * hidden * (kernel - 1),
 		  (uint64_t)expand * hidden * state);
 	return 0;
@@ -730,14 +730,14 @@ static int rule_lightning(struct model_reader *r)
 	if (rc == 0 && !r->has_list) {
 		rc = list_maybe(r, "attn_type_list", &list);
 		if (rc == 0 && list == NULL)
-			rc = bad_field(r->bad, "attn_type_list", "is missing; model_type %s needs "
-				       "it", r->type->name);
+			rc = plan_bad(r->bad, "attn_type_list", "is missing; model_type %s needs "
+				      "it", r->type->name);
 		for (uint32_t i = 0; rc == 0 && i < r->layers; i++) {
 			const json_t *is = json_array_get(list, i);
 
 			if (!json_is_integer(is) || (json_integer_value(is) | 1) != 1)
-				return bad_field(r->bad, "attn_type_list", "entry %u is neither 0 "
-						 "nor 1", i);
+				return plan_bad(r->bad, "attn_type_list", "entry %u is neither 0 "
+						"nor 1", i);
 			layer_put(r, i, json_integer_value(is) == 1 ? LAYER_FULL : LAYER_STATE, 0);
 		}
 		if (rc == 0)
@@ -759,19 +759,19 @@ static int nas_layer(struct model_reader *r, const json_t *block, uint32_t i)
 
 	snprintf(entry, sizeof(entry), "block_configs[%u].attention", i);
 	if (!json_is_object(a))
-		return bad_field(r->bad, entry, a == NULL ? "is missing" : "is no object");
+		return plan_bad(r->bad, entry, a == NULL ? "is missing" : "is no object");
 	layer_put(r, i, LAYER_NONE, 0);
 	if (json_is_true(json_object_get(a, "no_op")) ||
 	    json_is_true(json_object_get(a, "replace_with_linear")))
 		return 0;
 	if (field_get(a, "window_length") != NULL || field_get(a, "num_sink_tokens") != NULL)
-		return bad_field(r->bad, entry, "has a window_length or a sink, which is not "
-				 "known");
+		return plan_bad(r->bad, entry, "has a window_length or a sink, which is not "
+				"known");
 	if (uint_field(r, a, "n_heads_in_group", MODEL_HEADS_MAX, &share) != 0)
-		return bad_field(r->bad, entry, "n_heads_in_group is missing or no number above 0");
+		return plan_bad(r->bad, entry, "n_heads_in_group is missing or no number above 0");
 	if (r->heads % share != 0)
-		return bad_field(r->bad, entry, "n_heads_in_group %u is no divisor of %u heads",
-				 share, r->heads);
+		return plan_bad(r->bad, entry, "n_heads_in_group %u is no divisor of %u heads",
+				share, r->heads);
 	layer_put(r, i, LAYER_FULL, 0);
 	r->layer[i].kv_heads = r->heads / share;
 	return 0;
@@ -785,8 +785,8 @@ static int rule_nas(struct model_reader *r)
 	if (rc == 0)
 		rc = list_maybe(r, "block_configs", &list);
 	if (rc == 0 && list == NULL)
-		rc = bad_field(r->bad, "block_configs", "is missing; model_type %s needs it",
-			       r->type->name);
+		rc = plan_bad(r->bad, "block_configs", "is missing; model_type %s needs it",
+			      r->type->name);
 	for (uint32_t i = 0; rc == 0 && i < r->layers; i++)
 		rc = nas_layer(r, json_array_get(list, i), i);
 	if (rc == 0)
@@ -807,16 +807,16 @@ static int rule_openelm(struct model_reader *r)
 	if (rc == 0)
 		rc = list_maybe(r, "num_kv_heads", &kv);
 	if (rc == 0 && (query == NULL || kv == NULL))
-		rc = bad_field(r->bad, query == NULL ? "num_query_heads" : "num_kv_heads",
-			       "is missing");
+		rc = plan_bad(r->bad, query == NULL ? "num_query_heads" : "num_kv_heads",
+			      "is missing");
 	r->out->layers = r->layers;
 	for (uint32_t i = 0; rc == 0 && i < r->layers; i++) {
 		json_int_t q = json_integer_value(json_array_get(query, i));
 		json_int_t k = json_integer_value(json_array_get(kv, i));
 
 		if (q < 1 || q > MODEL_HEADS_MAX || k < 1 || k > q)
-			return bad_field(r->bad, "num_kv_heads", "of layer %u: %lld KV and %lld "
-					 "query heads", i, (long long)k, (long long)q);
+			return plan_bad(r->bad, "num_kv_heads", "of layer %u: %lld KV and %lld "
+					"query heads", i, (long long)k, (long long)q);
 		layer_put(r, i, LAYER_FULL, 0);
 		r->layer[i].query_heads = (uint32_t)q;
 		r->layer[i].kv_heads = (uint32_t)k;

@@ -178,7 +178,7 @@ static int attention_headed(struct tally *t, const struct kvof_plan_model *m, ui
 	bool bias = t->type->qkv_bias, out_bias = t->type->out_bias;
 
 	if (m->groups == 0)
-		return bad_field(t->r->bad, "num_hidden_layers", "leaves no layer with attention");
+		return plan_bad(t->r->bad, "num_hidden_layers", "leaves no layer with attention");
 	dim = m->group[0].k_dim;
 	query = m->group[0].query_heads * dim;
 	kv = m->group[0].kv_heads * dim;
@@ -265,8 +265,8 @@ static int experts_read(struct tally *t, const char *all_name, const char *some_
 	if (uint_field(t->r, t->r->at, all_name, EXPERTS_MAX, all) != 0 ||
 	    uint_field(t->r, t->r->at, some_name, EXPERTS_MAX, some) != 0)
 		return -EINVAL;
-	return *some <= *all ? 0 : bad_field(t->r->bad, some_name, "is %u of %u experts", *some,
-					     *all);
+	return *some <= *all ? 0 : plan_bad(t->r->bad, some_name, "is %u of %u experts", *some,
+					    *all);
 }
 
 static int mlp_dense(struct tally *t, uint64_t layers)
@@ -402,7 +402,7 @@ static int tied_read(struct tally *t, bool *tied)
 		value = field_get(t->root, "tie_word_embeddings");
 	*tied = value != NULL ? json_is_true(value) : t->type->tied;
 	return value == NULL || json_is_boolean(value) ? 0 :
-	       bad_field(t->r->bad, "tie_word_embeddings", "is neither true nor false");
+	       plan_bad(t->r->bad, "tie_word_embeddings", "is neither true nor false");
 }
 
 static int count(struct tally *t, const struct kvof_plan_model *m)
@@ -448,8 +448,8 @@ static int root_count(struct tally *t, const struct kvof_plan_model *m, const js
 	t->root = root;
 	t->type = work_type_find(m->type);
 	if (t->type == NULL)
-		return bad_field(t->r->bad, "model_type", "%.40s: its matrices are not known; "
-				 "give the parameters or the bytes of its weights", m->type);
+		return plan_bad(t->r->bad, "model_type", "%.40s: its matrices are not known; "
+				"give the parameters or the bytes of its weights", m->type);
 	snprintf(t->out->type, sizeof(t->out->type), "%s", m->type);
 	return count(t, m);
 }
@@ -497,13 +497,13 @@ int kvof_plan_work_given(double params, double active_params, double weight_byte
 	*bad = (struct kvof_plan_bad){0};
 	if (!sane(params) || !sane(active_params) || !sane(weight_bytes) || !sane(elem_bytes) ||
 	    params > 1e16 || weight_bytes > 1e17)
-		return bad_field(bad, "params", "are no count, or the weights no size");
+		return plan_bad(bad, "params", "are no count, or the weights no size");
 	if (params == 0 && weight_bytes == 0)
-		return bad_field(bad, "params", "are missing, and the bytes of the weights too");
+		return plan_bad(bad, "params", "are missing, and the bytes of the weights too");
 	if (active_params > params)
-		return bad_field(bad, "active_params", "are %.0f of %.0f", active_params, params);
+		return plan_bad(bad, "active_params", "are %.0f of %.0f", active_params, params);
 	if (weight_bytes == 0 && (elem_bytes <= 0 || elem_bytes > 8))
-		return bad_field(bad, "elem_bytes", "of a weight are missing: %g", elem_bytes);
+		return plan_bad(bad, "elem_bytes", "of a weight are missing: %g", elem_bytes);
 	out->params = (uint64_t)params;
 	out->active_params = (uint64_t)(active_params > 0 ? active_params : params);
 	out->weight_bytes = (uint64_t)(weight_bytes > 0 ? weight_bytes : params * elem_bytes);
