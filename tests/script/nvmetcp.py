@@ -4,6 +4,7 @@
 Layouts are those of docs/sources.md [TCP], [FABRICS], [BASE], [KV]; names follow the abuse set: L1
 is a connection after ICResp, L2 an admin queue with CC.EN set, LK an I/O queue for KV commands.
 """
+import atexit
 import errno
 import os
 import re
@@ -396,6 +397,7 @@ class Array:
         self.err = open(log, 'wb+') if log else subprocess.DEVNULL
         self.proc = subprocess.Popen(command + list(args), stdout=subprocess.PIPE,
                                      stderr=self.err, text=True)
+        atexit.register(self.proc.kill)      # a case that fails leaves none behind
         line = self.proc.stdout.readline()
         match = re.match(r'ready tcp://127\.0\.0\.1:(\d+) (\S+)$', line)
         if not match:
