@@ -29,6 +29,11 @@
 #define CID_ATTACH 0
 #define CID_KEEP_ALIVE 1
 #define CID_USER 2
+/*
+ * With several I/O queues on one machine each sender runs ahead by little: what it has written is
+ * read out of the processor's caches then. One queue alone would wait too often.
+ */
+#define NEAR_ROOM_BYTES (96 * KiB)
 #define MAY(step) (UINT32_C(1) << (step))
 
 struct step {
@@ -609,6 +614,7 @@ static void io_send(struct assoc *a)
 		int rc;
 
 		assoc_wire_opts(a, (uint16_t)(q->depth + 1), &opts);
+		opts.near_room_bytes = a->queue_count > 1 ? NEAR_ROOM_BYTES : 0;
 		rc = wire_connect(a->loop, &a->opts.addr, &opts, &io_events, q, &q->conn);
 		if (rc < 0) {
 			assoc_fail(a, -ECONNRESET, "%s port %u: I/O queue %u can't connect",

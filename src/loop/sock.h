@@ -38,6 +38,9 @@ struct sock_connect {
 	struct sock_addr addr;
 	struct sock *sock;           /* filled when res is 0 */
 	uint64_t deadline_ns;        /* absolute; 0: the kernel's own limit */
+	/* on loopback: receive at most about twice so much ahead of sock_recv(); 0: the kernel's
+	 * choice. The simulator takes no notice. */
+	uint32_t near_room_bytes;
 	uint64_t lease[24];          /* the loop's, while in flight */
 };
 

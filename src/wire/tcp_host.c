@@ -554,6 +554,7 @@ int tcp_connect(struct loop *loop, const struct sock_addr *addr, const struct wi
 	list_init(&h->leaving);
 	loop_timer_init(&h->grace, host_grace_over);
 	h->dial.addr = *addr;
+	h->dial.near_room_bytes = opts->near_room_bytes;
 	h->dial.deadline_ns = loop_now_ns(loop) + opts->handshake_ns;
 	h->dial.op.done = dial_done;
 	h->dial_flying = true;

@@ -45,6 +45,7 @@ struct wire_opts {
 	/* data promised by R2T must move within; 0: 10 s. Then close */
 	uint64_t stall_ns;
 	uint16_t depth_max;              /* commands at once until wire_depth_set(); 0: 32 */
+	uint32_t near_room_bytes;        /* host: see struct sock_connect; 0: the kernel's choice */
 };
 
 /* --- controller end --------------------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <sys/eventfd.h>
@@ -122,9 +123,10 @@ static int raw_listen(uint16_t *port, int backlog, int rcvbuf)
 }
 
 /* A sock of ours and a plain descriptor, connected. */
-static struct sock *raw_pair(struct loop *l, int *peer, int rcvbuf)
+static struct sock *raw_pair_near(struct loop *l, int *peer, int rcvbuf, uint32_t near_room_bytes)
 {
-	struct dial x = {.c = {.op.done = dial_done, .addr = {.host = "127.0.0.1"}}};
+	struct dial x = {.c = {.op.done = dial_done, .addr = {.host = "127.0.0.1"},
+			       .near_room_bytes = near_room_bytes}};
 	int lis = raw_listen(&x.c.addr.port, 8, rcvbuf);
 
 	sock_connect(l, &x.c);
@@ -133,6 +135,11 @@ static struct sock *raw_pair(struct loop *l, int *peer, int rcvbuf)
 	expect(*peer >= 0);
 	close(lis);
 	return x.c.sock;
+}
+
+static struct sock *raw_pair(struct loop *l, int *peer, int rcvbuf)
+{
+	return raw_pair_near(l, peer, rcvbuf, 0);
 }
 
 static void sio_set(struct sio *x, uint8_t *at, uint64_t bytes, unsigned pieces)
@@ -387,6 +394,56 @@ TEST(a_receive_of_all_spans_many_segments_and_pieces)
 	sock_close(&s);
 	close(peer);
 	loop_close(&l);
+}
+
+/* Writes until there is no more room on the way, or all; how much went. */
+static uint64_t raw_fill(int fd, const uint8_t *from, size_t bytes)
+{
+	struct pollfd p = {.fd = fd, .events = POLLOUT};
+	uint64_t all = 0;
+
+	while (all < bytes && poll(&p, 1, 20) == 1) {
+		ssize_t n = send(fd, from, bytes - all, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (n > 0)
+			all += (uint64_t)n;
+	}
+	return all;
+}
+
+/* How far a sender that has a buffer of 64 KiB can be ahead of a receiver that was quick so far. */
+static uint64_t run_ahead(uint32_t near_room_bytes)
+{
+	enum { BYTES = 4 * 1024 * 1024, ROUNDS = 16, SENDER = 65536 };
+	struct loop *l = open_loop();
+	uint8_t *at = calloc(1, BYTES);
+	int peer = -1, room = SENDER;
+	struct sock *s = raw_pair_near(l, &peer, 0, near_room_bytes);
+	uint64_t ahead;
+	struct sio x;
+
+	setsockopt(peer, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		sio_set(&x, at, raw_fill(peer, at, BYTES), 1);
+		sock_recv(s, &x.io);
+		expect_int(wait_for(l, &x.calls, &x.res), (int)x.io.bytes);
+	}
+	ahead = raw_fill(peer, at, BYTES);
+	sock_close(&s);
+	loop_close(&l);
+	close(peer);
+	free(at);
+	return ahead;
+}
+
+TEST(on_one_machine_a_sender_runs_ahead_by_no_more_than_was_asked)
+{
+	uint64_t asked = run_ahead(96 * KiB), free_ride = run_ahead(0);
+
+	printf("# ahead: %llu bytes with 96 KiB asked, %llu without\n", (unsigned long long)asked,
+	       (unsigned long long)free_ride);
+	expect(asked >= 96 * KiB && asked <= 512 * KiB);
+	expect(free_ride > asked);
 }
 
 TEST(after_a_cancel_no_byte_is_written)
