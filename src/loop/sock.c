@@ -38,6 +38,7 @@
 #define SOCK_MAGIC 0x50c40000u
 #define LISTENER_MAGIC 0x115e0000u
 #define SOCK_IOV_MAX 64u
+#define SOCK_IOV_WHOLE_MAX 1024u        /* the kernel takes no more at once */
 /* wire asks for 17; a silent socket costs 4 KiB in all */
 #define SOCK_RECV_IOV_MAX 20u
 #define SOCK_GATHER_BYTES (256 * KiB)   /* no further send joins one that has so much */
@@ -409,6 +410,25 @@ void sock_recv(struct sock *sock, struct sock_io *io)
 
 /* ---- sending ---- */
 
+/* One send alone, of many pieces, goes as its owner has laid it out; false: it does not. */
+static bool send_whole(struct sock *s, struct io_uring_sqe *sqe)
+{
+	const struct iov_at *at = &lease_of(io_of(s->send_first))->at;
+
+#ifndef KVOF_PLANT_SEND_PIECE_AGAIN
+	if (at->into != 0)
+		return false;
+#endif
+	if (s->send_first->next != NULL || at->count < 2 || at->count > SOCK_IOV_WHOLE_MAX)
+		return false;
+	s->send_msg = (struct msghdr){.msg_iov = (struct iovec *)(uintptr_t)at->iov,
+				      .msg_iovlen = at->count};
+	io_uring_prep_sendmsg(sqe, s->fd, &s->send_msg, MSG_NOSIGNAL | MSG_WAITALL);
+	ring_tag_set(sqe, s, RING_SOCK_SEND);
+	s->send_flying = true;
+	return true;
+}
+
 static void send_submit(struct sock *s)
 {
 	struct io_uring_sqe *sqe = ring_sqe(s->loop);
@@ -416,6 +436,8 @@ static void send_submit(struct sock *s)
 	unsigned count = 0;
 
 	must(!s->send_flying && !s->closing && s->send_first != NULL);
+	if (send_whole(s, sqe))
+		return;
 	for (struct loop_op *op = s->send_first; op != NULL; op = op->next) {
 		if (count == SOCK_IOV_MAX || bytes >= SOCK_GATHER_BYTES)
 			break;

@@ -196,6 +196,9 @@ PLANTS = {
     'wire_turn_in_pieces': (
         'tests/unit/wire_turn_test',
         'the_answers_of_one_turn_go_in_one_send'),
+    'send_piece_again': (
+        'tests/unit/loop_plain_test',
+        'a_send_of_many_pieces_that_stops_inside_one_goes_on_there'),
     'wire_batch_crossed': (
         'tests/unit/wire_turn_test',
         'a_peer_that_reads_slowly_gets_all_bytes_in_order'),

@@ -922,6 +922,61 @@ TEST(what_is_sent_arrives_in_order_and_whole)
 	end();
 }
 
+/* A send of `count` pieces, alone, to a peer that begins to read when all rooms are full. */
+static void many_pieces(unsigned count)
+{
+	struct iovec *iov = calloc(count, sizeof(*iov)), *kept = calloc(count, sizeof(*iov));
+	struct prng p = prng_of(count);
+	struct sio out = {.io.op.done = sio_done}, in;
+	uint8_t *from = pages(16 * MiB), *to = pages(16 * MiB);
+	uint64_t total = 0;
+	struct sock *a, *b;
+
+	begin();
+	pair(&a, &b);
+	prng_fill(&p, from, 16 * MiB);
+	for (unsigned i = 0; i < count; i++) {
+		iov[i] = (struct iovec){from + total, 1 + prng_below(&p, 14 * MiB / count)};
+		total += iov[i].iov_len;
+	}
+	for (unsigned i = 0; i < count / 2; i++) {      /* not in the order of their addresses */
+		struct iovec first = iov[i];
+
+		iov[i] = iov[count - 1 - i];
+		iov[count - 1 - i] = first;
+	}
+	memcpy(kept, iov, count * sizeof(*iov));
+	out.io.iov = iov;
+	out.io.iov_count = count;
+	out.io.bytes = total;
+	sock_send(a, &out.io);
+	for (int i = 0; i < 20; i++)
+		loop_turn(loop, 0);
+	expect_int(out.want.calls, 0);
+	sio_start(b, &in, false, to, total);
+	expect_int(wait_for(&in.want), total);
+	expect_int(wait_for(&out.want), 0);
+	expect_mem(iov, kept, count * sizeof(*iov));
+	total = 0;
+	for (unsigned i = 0; i < count; i++) {
+		expect_mem(to + total, iov[i].iov_base, iov[i].iov_len);
+		total += iov[i].iov_len;
+	}
+	drain(&a, &b);
+	free(iov);
+	free(kept);
+	free(from);
+	free(to);
+	end();
+}
+
+TEST(a_send_of_many_pieces_goes_on_where_it_stopped_and_leaves_them_as_they_are)
+{
+	many_pieces(70);
+	many_pieces(1000);
+	many_pieces(1500);              /* more than a kernel takes at once */
+}
+
 TEST(a_big_transfer_both_ways_at_once_is_exact)
 {
 	enum { BYTES = 8 * 1024 * 1024 };

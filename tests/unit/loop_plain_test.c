@@ -468,6 +468,40 @@ TEST(streams_give_all_their_bytes_and_then_their_end)
 	loop_close(&l);
 }
 
+TEST(a_send_of_many_pieces_that_stops_inside_one_goes_on_there)
+{
+	enum { PIECES = 300, EACH = 9001 };
+	static uint8_t from[PIECES * EACH], to[PIECES * EACH];
+	struct loop *l = open_loop();
+	struct prng p = prng_of(8);
+	struct iovec iov[PIECES];
+	struct sio x = {.io = {.op.done = sio_done, .iov = iov, .iov_count = PIECES,
+			       .bytes = sizeof(from)}};
+	int room = 64 * 1024, peer;
+	struct sock *s = raw_pair(l, &peer);
+	size_t got = 0;
+
+	expect_int(setsockopt(peer, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room)), 0);
+	prng_fill(&p, from, sizeof(from));
+	for (unsigned i = 0; i < PIECES; i++)
+		iov[i] = (struct iovec){from + i * EACH, EACH};
+	sock_send(s, &x.io);
+	while (got < sizeof(from)) {
+		ssize_t n = recv(peer, to + got, bytes_min(1 + prng_below(&p, 100000), sizeof(to) - got),
+				 MSG_DONTWAIT);
+
+		if (n > 0)
+			got += (size_t)n;
+		loop_turn(l, NS_PER_MS);
+	}
+	expect_int(wait_for(l, &x.calls, &x.res), 0);
+	expect_mem(to, from, sizeof(from));
+	expect_int(recv(peer, to, 1, MSG_DONTWAIT), -1);
+	sock_close(&s);
+	close(peer);
+	loop_close(&l);
+}
+
 TEST(a_sock_goes_between_a_plain_loop_and_one_with_a_ring)
 {
 	struct loop *l[2] = {open_loop()};
