@@ -7,6 +7,10 @@
  * over; it has one pin of DRAM's, and is over when it is on no lane, no writer has it and no buffer
  * of it is busy. bytes and count are the sums over items. A lane that is sick has at most one
  * writer at work.
+ *
+ * What waits in a lane is in order of since_ns: that of a push at the end is the time, that of one
+ * put in front of another is the other's. So whatever comes in front of a block has the since_ns of
+ * something that was pushed before it, and after BEHIND_AGE_NS nothing does any more.
  */
 #include "cache/behind.h"
 
@@ -21,6 +25,7 @@
 struct behind_item {
 	struct list_link link;             /* on items, or on idle */
 	struct list_link lane[BEHIND_LANES];
+	uint64_t since_ns[BEHIND_LANES];   /* of its place there */
 	struct kvof_id id;
 	uint64_t bytes, number;
 	uint32_t slot;                     /* DRAM's */
@@ -44,6 +49,9 @@ struct behind_lane {
 	enum kvof_tier number;
 	struct tier *tier;                 /* NULL: no such lane */
 	struct list_link wait;
+	/* of the last push: what it was, and the block it was put in front of, if any */
+	struct kvof_id last, front;
+	bool has_last, has_front;
 	unsigned flying, lates;
 	bool sick;
 	uint64_t retry_ns;
@@ -335,6 +343,71 @@ static void lane_run(struct behind_lane *lane)
 
 /* --- the queue -------------------------------------------------------------------------------- */
 
+static bool same_id(const struct kvof_id *a, const struct kvof_id *b)
+{
+	return memcmp(a, b, sizeof(*a)) == 0;
+}
+
+/* The nearest block before this one in its sequence that waits in the lane, or NULL. */
+static struct behind_item *waiting_before(struct behind_lane *lane, const struct kvof_id *id)
+{
+	struct behind *b = lane->behind;
+	struct kvof_id at = *id, up;
+
+	for (unsigned i = 0; i < BEHIND_PARENTS_MAX; i++) {
+		struct behind_item *item;
+
+		if (!b->opts.events->parent(b->opts.arg, &at, &up))
+			return NULL;
+		item = item_find(b, &up);
+		if (item != NULL && list_linked(&item->lane[lane->index]))
+			return item;
+		at = up;
+	}
+	return NULL;
+}
+
+/* What it goes in front of. The last push was often the block behind it: then it is that one's. */
+static struct behind_item *front_of(struct behind_lane *lane, const struct kvof_id *id)
+{
+	struct behind *b = lane->behind;
+	struct behind_item *front;
+	struct kvof_id up;
+
+	if (b->opts.events->parent == NULL || list_empty(&lane->wait))
+		return NULL;
+	if (!lane->has_last || !b->opts.events->parent(b->opts.arg, &lane->last, &up) ||
+	    !same_id(&up, id))
+		return waiting_before(lane, id);
+	if (!lane->has_front)
+		return NULL;
+	front = item_find(b, &lane->front);
+	return front != NULL && list_linked(&front->lane[lane->index]) ? front :
+	       waiting_before(lane, id);
+}
+
+static void lane_put(struct behind_lane *lane, struct behind_item *item)
+{
+	uint64_t now = loop_now_ns(lane->behind->loop);
+	struct behind_item *front = front_of(lane, &item->id);
+
+#ifdef KVOF_PLANT_BEHIND_BATCHES_APART
+	front = NULL;
+#endif
+	lane->last = item->id;
+	lane->has_last = true;
+	lane->has_front = front != NULL;
+	if (front != NULL)
+		lane->front = front->id;
+#ifndef KVOF_PLANT_BEHIND_STARVES
+	if (front != NULL && now - front->since_ns[lane->index] >= BEHIND_AGE_NS)
+		front = NULL;
+#endif
+	item->since_ns[lane->index] = front != NULL ? front->since_ns[lane->index] : now;
+	list_insert_before(front != NULL ? &front->lane[lane->index] : &lane->wait,
+			   &item->lane[lane->index]);
+}
+
 static void run_soon(struct loop_op *soon, int res);
 
 bool behind_push(struct behind *b, const struct kvof_id *id, unsigned tiers, bool spare)
@@ -362,7 +435,7 @@ bool behind_push(struct behind *b, const struct kvof_id *id, unsigned tiers, boo
 		if (lane->tier == NULL || (tiers & 1u << lane->number) == 0 ||
 		    (item->flies & 1u << i) != 0 || list_linked(&item->lane[i]))
 			continue;
-		list_push_back(&lane->wait, &item->lane[i]);
+		lane_put(lane, item);
 	}
 	if (!b->running) {
 		b->running = true;

@@ -4,9 +4,13 @@
  * waits is pinned in DRAM and is written from there, so what waits costs no memory of its own.
  *
  * Each tier has a lane: written in the order of the pushes (the owner pushes the tail of a sequence
- * before its head), BEHIND_WRITERS blocks at a time, stored only if absent. A tier that is away or
- * hangs costs the blocks in hand, counted as dropped; BEHIND_LATE_MAX late ones in a row make the
- * lane sick: what waits for it is dropped, and one block at a time tries it again.
+ * before its head), BEHIND_WRITERS blocks at a time, stored only if absent. But a block goes in
+ * front of the nearest one before it in its sequence that still waits: so tails go before heads
+ * over several pushes, too. What has waited for BEHIND_AGE_NS is not overtaken any more.
+ *
+ * A tier that is away or hangs costs the blocks in hand, counted as dropped; BEHIND_LATE_MAX late
+ * ones in a row make the lane sick: what waits for it is dropped, and one block at a time tries it
+ * again.
  *
  *   waiting   behind_push()        pinned, on the lanes of the tiers it is to go to
  *   flying    a writer took it     for one tier or several
@@ -29,6 +33,8 @@
 #define BEHIND_BLOCKS_MAX 16384
 #define BEHIND_PIECES_MAX 16384            /* of one block: 1 GiB in pieces of 64 KiB */
 #define BEHIND_LATE_MAX 4
+#define BEHIND_AGE_NS NS_PER_S             /* nothing is put in front of what waits so long */
+#define BEHIND_PARENTS_MAX 4096            /* blocks looked at, up a sequence */
 #define BEHIND_RETRY_NS (100 * NS_PER_MS)  /* a sick lane tries one block so often */
 
 struct behind;
@@ -40,6 +46,8 @@ struct behind_events {
 			enum kvof_reason reason);
 	/* No tier is asked to store this block now: behind_flies() is false. */
 	void (*landed)(void *arg, const struct kvof_id *id);
+	/* The block before it in its sequence; false: not known. NULL: never is. */
+	bool (*parent)(void *arg, const struct kvof_id *id, struct kvof_id *out);
 };
 
 struct behind_opts {

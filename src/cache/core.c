@@ -688,6 +688,7 @@ static void batch_begin(struct core *core, struct cache_batch *batch)
 	if (batch->question)
 		core->stat.match_asked += batch->count;
 	if (batch->kind == KVOF_SAVE && (batch->flags & KVOF_UNORDERED) == 0) {
+		core_trail_link(core, &batch->op[0].tier_op.id);
 		prefix_link(core->known, batch_ids(batch), true);
 		anchor_take(core, batch);
 	}

@@ -17,6 +17,7 @@
 #define CORE_BUCKETS 1024
 #define CORE_GONE 1024                     /* deleted lately */
 #define CORE_GONE_NS (60 * NS_PER_S)       /* longer ago than any load began */
+#define CORE_TRAIL 4096                    /* blocks that matches asked about and did not find */
 #define CORE_DEADLINE_NS (2 * NS_PER_S)
 #define CORE_LEASE_NS (5 * NS_PER_S)
 #define CORE_PROBE_EVERY 32                /* loads: does flash answer again? */
@@ -40,6 +41,8 @@ struct core {
 	struct touch *touch;               /* NULL: no array, or nothing nearer */
 	bool behind_closed, touch_closed;
 	struct { uint64_t key, at_ns; } gone[CORE_GONE];
+	/* by the second one's identity: what came before it, of what a match did not find */
+	struct { struct kvof_id id[2]; } trail[CORE_TRAIL];
 	/* open and close */
 	int open_res;
 	char open_why[256];
@@ -66,6 +69,9 @@ void core_ready_find(struct core *core, const struct kvof_id *id);
 
 /* core_open.c: ends the core when nothing of it is left in flight. */
 void core_close_check(struct core *core);
+
+/* core_match.c: links a block that is saved to the one before it, if a match told that lately. */
+void core_trail_link(struct core *core, const struct kvof_id *id);
 
 /* core_move.c */
 int core_move_open(struct core *core, const struct kvof_cache_opts *opts);

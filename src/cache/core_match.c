@@ -4,6 +4,8 @@
  * the array is there, and for DRAM the truth. A block that the tree has forgotten and DRAM has is
  * asked of DRAM itself, which costs one more lookup where a match ends anyway.
  */
+#include <string.h>
+
 #include "cache/core_inner.h"
 #include "cache/route.h"
 
@@ -110,12 +112,38 @@ static void look_leading_with_gap(struct core *core, struct core_look *look,
 	} while (got == step && step > 0);
 }
 
+static struct kvof_id *trail_of(struct core *core, const struct kvof_id *id)
+{
+	uint64_t key;
+
+	memcpy(&key, id->byte, sizeof(key));
+	return core->trail[key % CORE_TRAIL].id;
+}
+
+/* What was not found is computed and saved, in several batches often: each is to be known as what
+ * follows the one before. The tree has no nodes for what may never come; this remembers a while. */
+static void trail_lay(struct core *core, const struct core_look *look, uint32_t from)
+{
+	for (uint32_t i = from; i < look->count && i - from < CORE_TRAIL; i++)
+		memcpy(trail_of(core, &look->ids[i]), &look->ids[i - 1],
+		       2 * sizeof(struct kvof_id));
+}
+
+void core_trail_link(struct core *core, const struct kvof_id *id)
+{
+	struct kvof_id *pair = trail_of(core, id), up;
+
+	if (memcmp(&pair[1], id, sizeof(*id)) == 0 && !prefix_parent(core->known, id, &up))
+		prefix_link(core->known, (struct prefix_ids){pair, sizeof(*pair), 2}, true);
+}
+
 /* A save that continues what was matched is a batch of its own: its first block's parent is known
  * from here on. */
 static void look_link(struct core *core, const struct core_look *look)
 {
 	struct prefix_ids ids = {NULL, sizeof(look->ids[0]), 2};
 
+	trail_lay(core, look, look->leading + 1);
 	if (look->leading == 0 || look->leading == look->count)
 		return;
 	ids.first = &look->ids[look->leading - 1];

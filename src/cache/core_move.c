@@ -200,6 +200,7 @@ static void behind_landed(void *arg, const struct kvof_id *id)
 static const struct behind_events move_behind_events = {
 	.written = behind_written,
 	.landed = behind_landed,
+	.parent = dram_parent,
 };
 
 /* --- up, and use ------------------------------------------------------------------------------ */

@@ -239,6 +239,12 @@ PLANTS = {
         'tests/unit/cache_place_test', 'a_longer_queue_never_loads_more'),
     'split_for_nothing': (
         'tests/sim/restore_tiers_test', 'a_split_that_gains_next_to_nothing_is_not_taken'),
+    'behind_batches_apart': (
+        'tests/unit/cache_behind_test',
+        'a_later_part_of_a_sequence_goes_before_a_head_that_still_waits'),
+    'behind_starves': (
+        'tests/unit/cache_behind_test',
+        'a_sequence_that_grows_and_grows_does_not_starve_what_waits_behind_its_head'),
     'devices_alike': (
         'tests/sim/restore_tiers_test',
         'an_array_far_slower_than_the_other_is_planned_by_its_own_rate'),

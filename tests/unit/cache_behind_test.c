@@ -195,6 +195,106 @@ TEST(the_tail_of_a_sequence_is_written_before_its_head)
 	fix_end();
 }
 
+static void save_some(uint32_t first, uint32_t count)
+{
+	static struct iovec iov[64];
+	struct kvof_block b[64];
+
+	expect(count <= ARRAY_COUNT(b));
+	for (uint32_t i = 0; i < count; i++)
+		b[i] = fix_block(first + i, &iov[i], data + i, 2000);
+	fix_submit(KVOF_SAVE, b, count, 0);
+	fix_wait();
+}
+
+static struct kvof_id looked[64];
+static struct core_look look;
+
+static void look_run(void)
+{
+	core_look(fix.core, &look);
+	look.ids = NULL;
+}
+
+static bool look_is_over(void *arg)
+{
+	return look.ids == NULL;
+}
+
+/* What a match begins with: blocks [first, first + count) are a sequence. */
+static void look_at(uint32_t first, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++)
+		looked[i] = fix_id(first + i);
+	look = (struct core_look){.ids = looked, .count = count};
+	fix_post(NULL, 0, look_run);
+	expect(sim_run_until(look_is_over, NULL, NS_PER_S));
+}
+
+/* Which of the array's stores a block was. */
+static unsigned stored_at(uint32_t n)
+{
+	struct kv_key key = fix_key(n, 0, 1);
+
+	for (unsigned i = 0; i < sim_host.log_count; i++)
+		if (sim_host.log_kind[i] == HOST_STORE && kv_key_equal(&sim_host.log_key[i], &key))
+			return i;
+	fail_msg("%u was not stored", n);
+	return 0;
+}
+
+/* One sequence in several calls, as engines save it: a match told what follows what. Others that
+ * wait behind it are overtaken, but keep their order. */
+TEST(a_later_part_of_a_sequence_goes_before_a_head_that_still_waits)
+{
+	begin_usual();
+	sim_host.latency_ns = 20 * NS_PER_MS;
+	look_at(0, 40);
+	expect_int(look.leading, 0);
+	save_some(1000, BEHIND_WRITERS);   /* what the array is busy with */
+	save_some(0, 16);
+	save_some(2000, 4);
+	save_some(16, 16);
+	save_some(32, 8);
+	expect_int(flushed(0), 0);
+	for (uint32_t i = 1; i < 40; i++)
+		expect(stored_at(i) < stored_at(i - 1));
+	for (uint32_t i = 1; i < 4; i++)
+		expect(stored_at(2000 + i) < stored_at(2000 + i - 1));
+	expect(stored_at(0) < stored_at(2003));
+	fix_end();
+}
+
+/* A sequence that grows as fast as the array takes it holds nothing up for longer than the bound:
+ * what was pushed at 0 is stored soon after BEHIND_AGE_NS, though its lane never runs empty. */
+TEST(a_sequence_that_grows_and_grows_does_not_starve_what_waits_behind_its_head)
+{
+	uint64_t begin_ns, most = 0;
+	uint32_t next = 1;
+
+	begin_usual();
+	sim_host.latency_ns = 100 * NS_PER_MS;     /* 8 blocks in 100 ms */
+	save_some(1000, BEHIND_WRITERS);
+	save_some(0, 1);
+	begin_ns = sim_now_ns();
+	save_some(2000, 1);
+	while (!on_array(2000, 1)) {
+		for (unsigned i = 0; i < BEHIND_WRITERS; i++, next++) {
+			look_at(next - 1, 2);
+			save_some(next, 1);
+		}
+		fix_pass(100 * NS_PER_MS);
+		most = sim_now_ns() - begin_ns;
+		if (most > 10 * NS_PER_S)
+			fail_msg("starved");
+	}
+	expect(most <= BEHIND_AGE_NS + NS_PER_S);
+	expect_int(flushed(0), 0);
+	for (uint32_t i = 0; i < next; i++)
+		expect(on_array(i, 1));
+	fix_end();
+}
+
 TEST(several_blocks_are_in_flight_and_never_more_than_the_limit)
 {
 	struct kvof_block b[40];
