@@ -162,6 +162,16 @@ static unsigned tier_below(const struct prefetch *p, unsigned number)
 	return number;
 }
 
+/* The next tier may have it whole. Nothing is asked twice past a time that was too short. */
+static bool goes_on(const struct pslot *s, enum kvof_reason reason)
+{
+#ifdef KVOF_PLANT_HINT_ENDS_AT_DAMAGE
+	return reason == KVOF_ABSENT && !s->canceled;
+#endif
+	return !s->canceled && reason != KVOF_LATE && reason != KVOF_CANCELED &&
+	       reason != KVOF_SHORT;
+}
+
 static void slot_done(struct tier_op *op)
 {
 	struct pslot *s = container_of(op, struct pslot, op);
@@ -190,7 +200,7 @@ static void slot_done(struct tier_op *op)
 	}
 	if (reason != KVOF_OK && reason != KVOF_SHORT)
 		p->opts.ops->missed(p->opts.arg, op, s->tier);
-	s->tier = reason == KVOF_ABSENT && !s->canceled ? tier_below(p, s->tier) : 0;
+	s->tier = goes_on(s, reason) ? tier_below(p, s->tier) : 0;
 	if (s->tier != 0)
 		slot_start(s, &id);
 	else

@@ -487,7 +487,9 @@ static void trace_load(struct rslot *s)
 	uint64_t took = request_now(s->req) - s->begin_ns;
 	uint64_t queue = bytes_min(s->queue_ns, took);
 
+#ifndef KVOF_PLANT_TRACE_OF_WAITS_LOST
 	t->queue_ns += queue;
+#endif
 	t->device_ns += took - queue;
 	t->verify_ns += s->op.verify_ns;
 }

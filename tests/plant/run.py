@@ -253,6 +253,11 @@ PLANTS = {
         'arrays_that_were_asked_for_nothing_do_not_make_a_tier_slow'),
     'claim_while_loading': (
         'tests/unit/cache_restore_test', 'no_block_is_handed_out_while_its_buffer_may_be_written'),
+    'hint_ends_at_damage': (
+        'tests/unit/cache_restore_fault_test',
+        'what_flash_can_not_give_to_a_hint_comes_from_the_array'),
+    'trace_of_waits_lost': (
+        'tests/unit/cache_restore_test', 'a_trace_tells_what_a_request_waited_for'),
     'layer_told_early': (
         'tests/unit/cache_restore_test', 'layer_0_of_the_whole_prefix_is_ready_first_then_the_next'),
     'done_without_compute': (
@@ -303,6 +308,8 @@ PLANTS = {
     'uplift_linear': (
         'tests/unit/plan_money_test',
         'half_the_time_forty_percent_faster_is_a_sixth_more_and_not_a_fifth'),
+    'doubts_are_kept_back': (
+        'tests/unit/plan_report_test', 'what_a_measurement_doubts_is_said_with_the_advice'),
     'any_profile_fits': (
         'tests/unit/plan_report_test',
         'arms_of_another_precision_are_not_advised_by_and_the_difference_is_named'),

@@ -479,6 +479,73 @@ TEST(a_canceled_hint_ends_without_a_trace_also_when_buffers_are_busy)
 	}
 }
 
+static struct hint *more_hints[2];
+static unsigned more_gone;
+
+static void more_over(struct hint *h)
+{
+	more_gone++;
+	hint_free(&h);
+}
+
+static void more_start(void *arg)
+{
+	for (unsigned i = 0; i < ARRAY_COUNT(more_hints); i++)
+		prefetch_begin(prefetch, more_hints[i]);
+}
+
+static bool is_more_gone(void *arg)
+{
+	return more_gone == ARRAY_COUNT(more_hints);
+}
+
+TEST(hints_are_served_in_order_of_the_time_by_which_they_are_wanted)
+{
+	static const uint64_t by_ns[] = {900 * NS_PER_MS, 800 * NS_PER_MS};
+	struct kvof_id ids[8];
+
+	begin_hints(0, 8);                 /* no time: last, but for what is under way */
+	more_gone = 0;
+	for (uint32_t i = 0; i < ARRAY_COUNT(more_hints); i++) {
+		for (uint32_t k = 0; k < 8; k++)
+			ids[k] = rig_id(8 * (i + 1) + k);
+		expect_int(hint_make(ids, 8, by_ns[i], &more_hints[i]), 0);
+		more_hints[i]->over = more_over;
+		more_hints[i]->id = 100 + i;
+	}
+	rig_call(more_start, NULL);
+	expect(sim_run_until(is_more_gone, NULL, 10 * NS_PER_S));
+	expect(sim_run_until(is_hint_gone, NULL, 10 * NS_PER_S));
+	expect_int(rig.prefetched, 24);
+	for (uint32_t i = 0; i < 24; i++) {
+		uint32_t timed = i - PREFETCH_FLYING_MAX;
+
+		expect_int(rig.hinted[i] / 8, timed < 16 ? 2 - timed / 8 : 0);
+	}
+	end_hints();
+}
+
+TEST(what_flash_can_not_give_to_a_hint_comes_from_the_array)
+{
+	static const enum kvof_reason why[] = {KVOF_CORRUPT, KVOF_IDENTITY, KVOF_ERROR};
+
+	for (size_t i = 0; i <= ARRAY_COUNT(why); i++) {
+		struct rig_tier *flash = &rig.tier[KVOF_TIER_FLASH];
+
+		begin_hints(0, 10);
+		rig_tier_set(KVOF_TIER_FLASH, RATE, 100000);
+		flash->block_bytes = BLOCK;
+		flash->away = i == ARRAY_COUNT(why);
+		for (uint32_t k = 0; k < 10 && !flash->away; k += 3) {
+			flash->bad_part[k] = 2;
+			flash->bad_reason = why[i];
+		}
+		expect(sim_run_until(is_hint_gone, NULL, 10 * NS_PER_S));
+		expect_int(rig.prefetched, 10);
+		end_hints();
+	}
+}
+
 TEST(a_request_that_wants_to_load_goes_before_any_hint)
 {
 	struct rig_shape s = shape(64, KVOF_RESTORE_PREFIX);

@@ -24,6 +24,7 @@
 #define RIG_BLOCKS 4096
 #define RIG_EVENTS 8192
 #define RIG_REQUESTS 16
+#define RIG_VERIFY_NS 10                   /* each block */
 
 enum rig_part_state { RIG_FREE, RIG_QUEUED, RIG_SERVED, RIG_FLYING };
 
@@ -103,6 +104,7 @@ struct rig {
 	uint32_t event_count;
 	bool idle;
 	uint32_t loaded, prefetched, missed, failed, used, used_most, spares;
+	uint32_t hinted[RIG_BLOCKS];       /* blocks that hints brought, in this order */
 	uint8_t expired[RIG_BLOCKS];
 	uint8_t where[RIG_BLOCKS];         /* bits of tiers that are believed to have it */
 	uint32_t block_tokens;
@@ -161,7 +163,7 @@ static void rig_op_end_now(struct loop_timer *timer)
 	op->reason = o->reason;
 	op->busy = o->tier->busy_ns > 0 && o->reason != KVOF_OK && o->reason != KVOF_ABSENT &&
 		   o->started > o->landed;
-	op->verify_ns = 10;
+	op->verify_ns = RIG_VERIFY_NS;
 	if (op->busy) {
 		o->out = true;
 		loop_timer_set(rig.loop, &o->release, loop_now_ns(rig.loop) + o->tier->busy_ns);
@@ -428,7 +430,7 @@ static bool rig_loaded(void *arg, struct tier_op *op, unsigned number)
 
 static bool rig_prefetched(void *arg, struct tier_op *op, unsigned number)
 {
-	rig.prefetched++;
+	rig.hinted[rig.prefetched++] = rig_number(&op->id);
 	rig.tier[KVOF_TIER_DRAM].has[rig_number(&op->id)] = 1;
 	return false;
 }

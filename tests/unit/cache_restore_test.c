@@ -268,6 +268,77 @@ TEST(a_block_that_no_tier_has_ends_the_prefix_as_absent_and_a_worse_reason_is_ke
 	rig_end();
 }
 
+TEST(a_trace_tells_what_a_request_waited_for)
+{
+	struct rig_shape s = shape(40, KVOF_RESTORE_PREFIX);
+	struct kvof_restore_trace t;
+	struct rig_request *q, *small;
+	uint64_t alone;
+
+	begin();
+	rig_wait(rig_request(&s));         /* the tier has been measured */
+	q = rig_request(&s);
+	rig_wait(q);
+	request_trace(q->req, &t);
+	expect_int(t.end_ns - t.begin_ns, q->over_ns);
+	expect_int(t.first_layer_ns - t.begin_ns, q->layer_ns[0]);
+	expect_int(t.verify_ns, 40 * RIG_VERIFY_NS);
+	expect_int(t.staging_ns, 0);
+	expect_int(t.wasted_bytes, 0);
+	/* all of them side by side, most of the time */
+	expect(t.queue_ns + t.device_ns <= 40 * q->over_ns);
+	expect(t.queue_ns + t.device_ns >= 20 * q->over_ns);
+	s.n = 1;
+	small = rig_request(&s);
+	rig_wait(small);
+	request_trace(small->req, &t);
+	expect_int(t.queue_ns, 0);         /* the tier had nothing else to do */
+	alone = t.device_ns;
+	expect(alone >= transfer_ns(BLOCK) && alone <= small->over_ns);
+	s.n = 40;
+	q = rig_request(&s);
+	s.n = 1;
+	small = rig_request(&s);
+	rig_wait(small);
+	request_trace(small->req, &t);
+	expect(t.queue_ns > 0);
+	expect(t.queue_ns + t.device_ns > alone && t.queue_ns + t.device_ns <= small->over_ns);
+	rig_wait(q);
+	rig_end();
+}
+
+TEST(a_trace_tells_what_staging_and_bad_bytes_cost)
+{
+	struct rig_shape s = shape(20, KVOF_RESTORE_PREFIX);
+	struct rig_request *first, *second;
+	struct kvof_restore_trace t;
+	struct restore_stat stat;
+
+	begin();
+	rig.restore->opts.staging_bytes = LAYER;
+	s.opts.deadline_ns = 100 * NS_PER_S;
+	first = rig_request(&s);
+	s.opts.deadline_ns = 200 * NS_PER_S;
+	second = rig_request(&s);
+	rig_wait(first);
+	rig_wait(second);
+	request_trace(second->req, &t);
+	expect(t.staging_ns >= first->over_ns / 2 && t.staging_ns <= second->over_ns);
+	restore_stat(rig.restore, &stat);
+	expect(stat.staging_waits > 0);
+	rig_end();
+	begin();
+	rig.tier[KVOF_TIER_REMOTE].bad_part[19] = LAYERS;
+	rig.tier[KVOF_TIER_REMOTE].bad_reason = KVOF_CORRUPT;
+	first = rig_request(&s);
+	rig_wait(first);
+	expect_int(first->last.value_bytes, 19);
+	request_trace(first->req, &t);
+	expect_int(t.wasted_bytes, (LAYERS - 1) * LAYER);
+	expect_int(t.bytes[KVOF_TIER_REMOTE], 19 * BLOCK);
+	rig_end();
+}
+
 /* --- staging and order ------------------------------------------------------------------------ */
 
 TEST(bytes_in_flight_stay_within_staging_whatever_is_asked)
