@@ -44,7 +44,8 @@ struct kvof_restore_opts {
 	uint32_t suffix_tokens;         /* computed by the engine behind the last block */
 	uint64_t deadline_ns;           /* from now; 0: of the cache */
 	/* A token at position p takes (1 + prefill_slope * p) / prefill_tokens_per_s seconds of the
-	 * engine. 0: what kvof_restore_computed() has taught; nothing taught: load all. */
+	 * engine. 0: what kvof_restore_computed() has taught; nothing taught: load all.
+	 * Both finite and not below 0. */
 	double prefill_tokens_per_s;
 	double prefill_slope;           /* per token of position */
 	int32_t priority;               /* -100 to 100: higher ones first, then the deadline */

@@ -5,16 +5,24 @@
  * none; its size follows the number of blocks, not their bytes. Any thread.
  */
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cache/restore_inner.h"
 
+/* No number at all is not the same as none told: that is 0. */
+static bool rate_fits(double rate)
+{
+	return isfinite(rate) && rate >= 0;
+}
+
 static int opts_check(const struct kvof_restore_opts *opts)
 {
 	if (opts->struct_bytes != sizeof(*opts) || opts->mode > KVOF_RESTORE_ENDS ||
 	    (opts->flags & ~(KVOF_RESTORE_EACH | KVOF_RESTORE_LOAD_ALL)) != 0 ||
-	    opts->priority < -KVOF_PRIORITY_MAX || opts->priority > KVOF_PRIORITY_MAX)
+	    opts->priority < -KVOF_PRIORITY_MAX || opts->priority > KVOF_PRIORITY_MAX ||
+	    !rate_fits(opts->prefill_tokens_per_s) || !rate_fits(opts->prefill_slope))
 		return -EINVAL;
 	return 0;
 }

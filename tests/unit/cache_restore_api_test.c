@@ -3,6 +3,7 @@
 #include "kt.h"
 
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -186,6 +187,34 @@ TEST(wrong_calls_are_refused)
 	expect_int(kvof_cache_prefetch(cache, ids, 0, 0, &request), -EINVAL);
 	expect_int(kvof_cache_prefetch(cache, NULL, 1, 0, &request), -EINVAL);
 	expect_int(kvof_cache_prefetch(cache, ids, 1, 0, NULL), -EINVAL);
+	kvof_cache_close(&cache);
+}
+
+/* Taken for "not told" they would have all be loaded, at whatever price. */
+TEST(a_rate_of_the_engine_that_is_no_number_or_below_nothing_is_refused)
+{
+	static const double wrong[] = {NAN, -NAN, INFINITY, -INFINITY, -1, -1e-300, -1e308};
+	uint64_t request;
+
+	begin(0);
+	for (unsigned i = 0; i < ARRAY_COUNT(wrong); i++) {
+		struct kvof_restore_opts rate = {.struct_bytes = sizeof(rate),
+						 .prefill_tokens_per_s = wrong[i]};
+		struct kvof_restore_opts slope = {.struct_bytes = sizeof(slope),
+						  .prefill_tokens_per_s = 1000,
+						  .prefill_slope = wrong[i]};
+
+		expect_int(kvof_restore_begin(cache, block, 1, &rate, &request), -EINVAL);
+		expect_int(kvof_restore_begin(cache, block, 1, &slope, &request), -EINVAL);
+	}
+	for (double rate = 1e-308; rate < 1e308; rate *= 1e44) {
+		struct kvof_restore_opts opts = {.struct_bytes = sizeof(opts),
+						 .prefill_tokens_per_s = rate,
+						 .prefill_slope = rate};
+
+		expect_int(kvof_restore_begin(cache, block, 1, &opts, &request), 0);
+		expect_int(kvof_restore_end(cache, request, NULL), 0);
+	}
 	kvof_cache_close(&cache);
 }
 
