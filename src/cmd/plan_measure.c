@@ -226,7 +226,7 @@ static int array_run(struct measure *m)
 	measure_array_close(&array);
 	if (rc == 0 && !measure_stopped() && m->target == NULL)
 		plan_fit_note(&m->profile->arm[m->profile->arms - 1],
-			      "loopback, not your network: name your array with --target");
+			      PLAN_NOTE_LOOPBACK ": name your array with --target");
 	return rc;
 }
 

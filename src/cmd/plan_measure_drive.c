@@ -221,7 +221,7 @@ static void cache_note(struct drive *d, uint64_t before, bool told, uint64_t ask
 		return;
 	}
 	if (asked > 0 && (double)(after - before) < 0.9 * (double)asked)
-		plan_device_note(d->device, "NOT A DRIVE'S SPEED: only %.0f %% of the bytes came "
+		plan_device_note(d->device, PLAN_NOTE_NOT_DRIVE ": only %.0f %% of the bytes came "
 				 "from a drive, memory or a page cache had the rest",
 				 100 * (double)(after - before) / (double)asked);
 }

@@ -505,8 +505,8 @@ static void arm_notes(struct engine *e, struct kvof_plan_fit *fit)
 		      measured_median(&e->tokens[1]), measured_median(&e->tokens[2]),
 		      e->alone[0].count);
 	if (e->alone[ENGINE_LENGTHS - 1].count < MEASURE_REPEATS_LEAST)
-		plan_fit_note(fit, "UNSURE: the time was over after %u repeats; give it more "
-			      "--seconds", e->alone[ENGINE_LENGTHS - 1].count);
+		plan_fit_note(fit, PLAN_NOTE_UNSURE ": the time was over after %u repeats; give "
+			      "it more --seconds", e->alone[ENGINE_LENGTHS - 1].count);
 	if (measured_spread(worst) > MEASURE_NOISY)
 		plan_fit_note(fit, "noisy: repeats lie %.0f %% apart",
 			      100 * measured_spread(worst));
@@ -514,8 +514,8 @@ static void arm_notes(struct engine *e, struct kvof_plan_fit *fit)
 		plan_fit_note(fit, "its stream does not tell tokens of prompts: they are counted "
 			      "from words, by one prompt that was told");
 	if (e->cached)
-		plan_fit_note(fit, "UNSURE: it says that more than a tenth of a prompt of random "
-			      "words was cached");
+		plan_fit_note(fit, PLAN_NOTE_UNSURE ": it says that more than a tenth of a "
+			      "prompt of random words was cached");
 	if (e->output_tokens < e->m->output_tokens)
 		plan_fit_note(fit, "%u tokens of output instead of %u, which would have taken too "
 			      "long", e->output_tokens, e->m->output_tokens);

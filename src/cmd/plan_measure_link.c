@@ -328,7 +328,7 @@ static void link_report(struct bench *b, struct plan_device *d, const struct lad
 	d->value_bytes = b->value_bytes;
 	d->latency_s = cmd_meter_us(&b->meter, 0.5) / 1e6;
 	if (b->m->target == NULL)
-		plan_device_note(d, "loopback, not your network: an array of memory in this "
+		plan_device_note(d, PLAN_NOTE_LOOPBACK ": an array of memory in this "
 				 "process, which shares its processors; name yours with --target");
 	ladder_note(d, one, 1);
 	ladder_note(d, all, LINK_QUEUES);

@@ -309,8 +309,8 @@ static void arm_check(struct wave *w)
 				      wave.bytes / 1e6, ttft.last_s * 1e3, ttft.p50_s * 1e3,
 				      last_s * 1e3, p50_s * 1e3, 100 * error,
 				      p50_s > 0 ? 100 * (ttft.p50_s / p50_s - 1) : 0,
-				      error > 0.1 || error < -0.1 ? "; UNSURE: more than 10 %" :
-				      "");
+				      error > 0.1 || error < -0.1 ?
+				      "; " PLAN_NOTE_UNSURE ": more than 10 %" : "");
 		else if (error > w->fit->worst_row_error || -error > w->fit->worst_row_error)
 			w->fit->worst_row_error = error > 0 ? error : -error;
 	}

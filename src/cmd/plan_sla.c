@@ -250,6 +250,8 @@ static void answer_print(const struct sla_ask *ask, const struct answer *a)
 
 	printf("\n%s (%s)\n", kvof_plan_arm_name(a->fit->arm.kind),
 	       kvof_plan_source_name(a->fit->arm.source));
+	if (plan_profile_doubts(&ask->profile, a->fit, why))
+		printf("  %s\n", why);
 	if (a->use.note[0] != 0)
 		printf("  %s\n", a->use.note);
 	if (!a->use.predicted)

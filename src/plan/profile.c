@@ -39,6 +39,34 @@ bool plan_device_find(const char *text, enum plan_device_kind *kind)
 	return false;
 }
 
+static void doubts_add(char text[KVOF_PLAN_NOTE_BYTES], const char note[][KVOF_PLAN_NOTE_BYTES],
+		       uint32_t notes)
+{
+	for (uint32_t i = 0; i < notes; i++) {
+		size_t used = strlen(text);
+
+		if (strstr(note[i], PLAN_NOTE_LOOPBACK) != NULL ||
+		    strstr(note[i], PLAN_NOTE_UNSURE) != NULL ||
+		    strstr(note[i], PLAN_NOTE_NOT_DRIVE) != NULL)
+			snprintf(text + used, KVOF_PLAN_NOTE_BYTES - used, "%s%s",
+				 used > 0 ? "; " : "", note[i]);
+	}
+}
+
+bool plan_profile_doubts(const struct plan_profile *profile, const struct kvof_plan_fit *fit,
+			 char text[KVOF_PLAN_NOTE_BYTES])
+{
+	text[0] = 0;
+#ifndef KVOF_PLANT_DOUBTS_ARE_KEPT_BACK
+	for (uint32_t i = 0; i < profile->devices && fit->arm.kind == KVOF_PLAN_LOCAL; i++)
+		if (profile->device[i].kind == PLAN_DEVICE_DRIVE)
+			doubts_add(text, profile->device[i].notes.text,
+				   profile->device[i].notes.count);
+	doubts_add(text, fit->note, fit->notes);
+#endif
+	return text[0] != 0;
+}
+
 __attribute__((format(printf, 3, 0)))
 static void note_add(char text[][KVOF_PLAN_NOTE_BYTES], uint32_t *count, const char *format,
 		     va_list args)

@@ -52,6 +52,18 @@ int plan_profile_read(const char *text, size_t bytes, struct plan_profile *out,
 /* Text that free() takes, ends with a newline; NULL: no memory. */
 char *plan_profile_write(const struct plan_profile *profile);
 
+/* A note with one of these says that a figure may be of something else: plans tell it. */
+#define PLAN_NOTE_LOOPBACK "loopback, not your network"
+#define PLAN_NOTE_UNSURE "UNSURE"
+#define PLAN_NOTE_NOT_DRIVE "NOT A DRIVE'S SPEED"
+
+/*
+ * Such notes of an arm, and of the drives for the arm local, joined by "; " and cut where they are
+ * too long. Return: whether there are any; else text is empty.
+ */
+bool plan_profile_doubts(const struct plan_profile *profile, const struct kvof_plan_fit *fit,
+			 char text[KVOF_PLAN_NOTE_BYTES]);
+
 /* Adds a sentence, cut where it is too long; what comes after the last place is dropped. */
 void plan_fit_note(struct kvof_plan_fit *fit, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));

@@ -385,8 +385,8 @@ static void profile_fill(struct report *r, const struct plan_profile *p, const c
 	struct report_set *set = &r->set[r->sets++], asked;
 	double token_bytes = p->model_bytes_per_token > 0 ? p->model_bytes_per_token :
 		r->bytes_per_token;
-	char text[REPORT_TEXT_BYTES - 180], why[KVOF_PLAN_NOTE_BYTES];
-	bool loads = false;
+	char text[REPORT_TEXT_BYTES - 180], why[KVOF_PLAN_NOTE_BYTES], doubts[KVOF_PLAN_NOTE_BYTES];
+	bool loads = false, doubt, beyond;
 
 	*set = (struct report_set){.source = p->source,
 		.bytes_per_token = p->model_bytes_per_token};
@@ -409,10 +409,13 @@ static void profile_fill(struct report *r, const struct plan_profile *p, const c
 		/* networks and other lengths of prefix count in bytes */
 		plan_use_bytes(&a->arm, token_bytes);
 		loads = loads || (a->arm.kind != REC && hardware_has(r, a->arm.kind));
-		if (text[0] == 0 && plan_use_beyond(&p->arm[i], r->tokens,
-						    COUNT(workload_sessions), why))
-			line_say(NOTE, "%s of %s: %s", kvof_plan_arm_name(a->arm.kind), set->name,
-				 why);
+		doubt = plan_profile_doubts(p, &p->arm[i], doubts);
+		beyond = text[0] == 0 && plan_use_beyond(&p->arm[i], r->tokens,
+							 COUNT(workload_sessions), why);
+		if (doubt || beyond)
+			line_say(NOTE, "%s of %.100s: %s%s%s", kvof_plan_arm_name(a->arm.kind),
+				 set->name, doubt ? doubts : "", doubt && beyond ? "; " : "",
+				 beyond ? why : "");
 	}
 	if (text[0] != 0)
 		line_say(DIFFERENCE, "%s is shown but not advised by; what was asked differs from "

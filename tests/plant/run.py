@@ -196,6 +196,8 @@ PLANTS = {
     'wire_turn_in_pieces': (
         'tests/unit/wire_turn_test',
         'the_answers_of_one_turn_go_in_one_send'),
+    'cid_unmarked': (
+        'tests/unit/target_admin_test', 'a_cid_is_in_use_from_its_command_to_its_answer'),
     'send_piece_again': (
         'tests/unit/loop_plain_test',
         'a_send_of_many_pieces_that_stops_inside_one_goes_on_there'),

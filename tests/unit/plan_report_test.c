@@ -96,6 +96,44 @@ TEST(arms_of_a_profile_are_alone_in_their_set)
 	expect(said("data sheets and p.json are not compared"));
 }
 
+static bool noted(const char *words)
+{
+	for (unsigned i = 0; i < report.notes; i++)
+		if (strstr(report.note[i].text, words) != NULL)
+			return true;
+	return false;
+}
+
+TEST(what_a_measurement_doubts_is_said_with_the_advice)
+{
+	struct plan_profile p = profile();
+	const struct report_ask ask = {.profile = &p, .profile_name = {"p.json"}, .profiles = 1};
+
+	begin();
+	tell("model-kv-dtype", "bf16");
+	plan_fit_note(&p.arm[1], "restores of blocks of 1024 KiB");
+	make(&ask);
+	expect(!noted("array of p.json"));                 /* other notes stay in the profile */
+	plan_fit_note(&p.arm[1], PLAN_NOTE_LOOPBACK ": name it");
+	plan_fit_note(&p.arm[1], "check: " PLAN_NOTE_UNSURE);
+	p.arm[1].concurrency_min = p.arm[1].concurrency_max = 8;
+	p.devices = 1;
+	p.device[0].kind = PLAN_DEVICE_DRIVE;
+	plan_device_note(&p.device[0], PLAN_NOTE_NOT_DRIVE);
+	make(&ask);
+	expect_int(report.used, 1);
+	expect(noted("array of p.json: " PLAN_NOTE_LOOPBACK ": name it; check: " PLAN_NOTE_UNSURE
+		     "; 16 sessions are beyond"));
+	expect(!noted(PLAN_NOTE_NOT_DRIVE));               /* drives are the arm local's */
+	p.arm[1].arm.kind = KVOF_PLAN_LOCAL;
+	make(&ask);
+	expect(noted("local of p.json: " PLAN_NOTE_NOT_DRIVE "; " PLAN_NOTE_LOOPBACK));
+	strcpy(p.precision, "fp8");                        /* shown only: doubted, too */
+	make(&ask);
+	expect_int(report.used, 0);
+	expect(noted("local of p.json: " PLAN_NOTE_NOT_DRIVE));
+}
+
 TEST(a_rate_of_tokens_is_one_of_bytes_of_this_model)
 {
 	struct plan_profile p = profile();
