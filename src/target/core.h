@@ -58,6 +58,7 @@
 #define TARGET_MAGIC 0x54475430u
 #define CTRL_MAGIC 0x4354524cu
 #define QUEUE_MAGIC 0x51554555u
+#define QUEUE_CID_NEAR 256u
 
 enum req_state {
 	REQ_FREE, REQ_NEW, REQ_SHARE, REQ_BUF, REQ_PULL, REQ_STORE, REQ_PAGE, REQ_AER, REQ_HELD,
@@ -74,6 +75,7 @@ struct req {
 	bool pulls;                          /* its data comes by R2T, and is not here yet */
 	bool small;                          /* shared, of lane->small_bytes */
 	bool moves, unproven;                /* shared, waits for the host; one not proven */
+	bool cid_marked;                     /* it counts in queue->cid_near */
 	uint16_t bad_offset;                 /* byte of the SQE that was wrong, for the error log */
 	struct list_link link;               /* SHARE: seat->share_wait; PAGE: ctrl->page_wait */
 	uint32_t share_bytes;                /* of the pool, counted in seat->leased_bytes */
@@ -125,6 +127,8 @@ struct queue {
 	unsigned busy;
 	struct req *req;                     /* [entries], by wire_cmd.slot */
 	uint16_t *cid;                       /* [entries], of the requests at work */
+	/* how many requests that are not answered have a CID of this remainder */
+	uint8_t cid_near[QUEUE_CID_NEAR];
 	/* Connect at work */
 	struct wire_cmd *connect_cmd;
 	struct nv_connect_data *connect_data;

@@ -359,6 +359,26 @@ struct nv_cqe queue_cqe(struct queue *q, const struct wire_cmd *cmd, nv_status s
 	return cqe;
 }
 
+static uint8_t *cid_near(struct req *req)
+{
+	return &req->queue->cid_near[le16_get(req->cmd->sqe.cid) % QUEUE_CID_NEAR];
+}
+
+static void cid_mark(struct req *req)
+{
+	(*cid_near(req))++;
+	req->cid_marked = true;
+}
+
+static void cid_unmark(struct req *req)
+{
+	if (!req->cid_marked)
+		return;
+	must(*cid_near(req) > 0);
+	(*cid_near(req))--;
+	req->cid_marked = false;
+}
+
 void req_answer(struct req *req, nv_status status, uint64_t result)
 {
 	struct queue *q = req->queue;
@@ -366,6 +386,7 @@ void req_answer(struct req *req, nv_status status, uint64_t result)
 
 	must(!req->answered && req->state != REQ_FREE && req->cmd != NULL);
 	req->answered = true;
+	cid_unmark(req);
 	cqe = queue_cqe(q, req->cmd, status, result);
 	if (q->qid != 0) {
 		count_add(&q->seat->counts.commands, 1);
@@ -473,9 +494,11 @@ void req_push(struct req *req, const struct iovec *iov, unsigned iov_count, uint
 
 /* --- a command arrives -------------------- */
 
-/* Does another request, not answered yet, have this CID? */
+/* Does another request, not answered yet, have this CID? Mostly none has even one near it. */
 static bool queue_cid_taken(const struct queue *q, uint16_t slot, uint16_t cid)
 {
+	if (q->cid_near[cid % QUEUE_CID_NEAR] == 0)
+		return false;
 	/* A scan of at most 128 adjacent words costs less than keeping a table of 64 Ki bits. */
 	for (unsigned i = 0; i < q->entries; i++)
 		if (q->cid[i] == cid && i != slot && q->req[i].state != REQ_FREE &&
@@ -543,6 +566,9 @@ static void req_run(struct req *req)
 		return;
 	}
 	q->cid[req->cmd->slot] = cid;
+#ifndef KVOF_PLANT_CID_UNMARKED
+	cid_mark(req);
+#endif
 	if (sqe->flags & NV_SQE_FUSE)
 		req_fail(req, NV_INVALID_FIELD,
 			 &(struct bad){offsetof(struct nv_sqe, flags), "fused commands"});

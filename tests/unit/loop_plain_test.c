@@ -487,8 +487,8 @@ TEST(a_send_of_many_pieces_that_stops_inside_one_goes_on_there)
 		iov[i] = (struct iovec){from + i * EACH, EACH};
 	sock_send(s, &x.io);
 	while (got < sizeof(from)) {
-		ssize_t n = recv(peer, to + got, bytes_min(1 + prng_below(&p, 100000), sizeof(to) - got),
-				 MSG_DONTWAIT);
+		uint64_t most = bytes_min(1 + prng_below(&p, 100000), sizeof(to) - got);
+		ssize_t n = recv(peer, to + got, most, MSG_DONTWAIT);
 
 		if (n > 0)
 			got += (size_t)n;

@@ -256,6 +256,49 @@ TEST(features_have_their_values_defaults_and_refusals)
 	fix_close(&f);
 }
 
+/* CIDs that the array takes to be in use on the admin queue: all of them, and those near `cid`. */
+static unsigned cids_in_use(struct fix *f, uint16_t cid, unsigned *near)
+{
+	unsigned all = 0;
+
+	*near = 0;
+	LIST_FOR_EACH(link, &f->target->lane[0].queues) {
+		const struct queue *q = container_of(link, struct queue, link);
+
+		for (unsigned i = 0; q->qid == 0 && i < QUEUE_CID_NEAR; i++)
+			all += q->cid_near[i];
+		*near += q->qid == 0 ? q->cid_near[cid % QUEUE_CID_NEAR] : 0;
+	}
+	return all;
+}
+
+TEST(a_cid_is_in_use_from_its_command_to_its_answer)
+{
+	struct nv_sqe aer_sqe = nv_sqe_of(NV_ADMIN_ASYNC_EVENT, 0);
+	struct nv_sqe alive = nv_sqe_of(NV_ADMIN_KEEP_ALIVE, 0);
+	struct ask aer = {0};
+	unsigned near;
+	struct fix f;
+	struct lk h;
+
+	fix_open(&f, NULL, 0);
+	lk_open(&f, &h, HOST_A);
+	expect_int(cids_in_use(&f, 0, &near), 0);
+	ask_start(&aer, &h.admin, &aer_sqe);
+	for (unsigned i = 0; i < 40; i++) {             /* no CID but the waiting one stays */
+		if (h.admin.cid % 32 == aer.req.cid)
+			h.admin.cid++;
+		expect_int(ask_raw(&f, &h.admin, &alive), NV_RAW_OK);
+		expect_int(cids_in_use(&f, aer.req.cid, &near), 1);
+		expect_int(near, 1);
+	}
+	expect_int(abort_of(&f, &h.admin, 0, aer.req.cid), NV_RAW_OK);
+	expect_int(ask_wait(&f, &aer), NV_RAW_ABORTED_BY_REQUEST);
+	expect_int(cids_in_use(&f, 0, &near), 0);
+	lk_close(&f, &h);
+	fix_close(&f);
+}
+
 TEST(event_requests_stay_open_until_they_are_aborted)
 {
 	struct fix f;
