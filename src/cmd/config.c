@@ -10,11 +10,13 @@
 #include "cmd/config.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <ini.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/must.h"
 #include "cmd/cmd.h"
@@ -343,11 +345,22 @@ static int file_check(FILE *f, const char *path, char why[512])
 	return -EINVAL;
 }
 
+/* A pipe that nobody writes to would be waited for; it is refused all the same. */
+static FILE *fopen_at_once(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	FILE *f = fd >= 0 ? fdopen(fd, "r") : NULL;
+
+	if (f == NULL && fd >= 0)
+		close(fd);
+	return f;
+}
+
 static int file_read(struct config *c, const char *path, char why[512])
 {
 	char inner[512] = "not `key = value` or `[section]`";
 	struct ini_reading r = {c, 0, inner};
-	FILE *f = fopen(path, "r");
+	FILE *f = fopen_at_once(path);
 	int rc, line;
 
 	if (f == NULL) {

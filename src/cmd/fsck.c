@@ -15,7 +15,7 @@
 static void say(void *arg, const char *line)
 {
 	(void)arg;
-	fprintf(stderr, "kvof fsck: %s\n", line);
+	cmd_error("fsck", "%s", line);
 }
 
 static int report(const struct store_check *c, bool json)

@@ -41,6 +41,7 @@
 #define DRAIN_NS (2 * NS_PER_S)
 #define STOP_NS (4500 * NS_PER_MS)
 #define FILES_SPARE 64
+#define CONNS_MIN 8
 
 struct serve {
 	struct config config;
@@ -261,21 +262,33 @@ static int check_ports(struct serve *s)
 	return 0;
 }
 
-/* As many connections as there are file descriptors for; print_memory() says so. */
-static void fit_files(struct serve *s)
+/*
+ * As many connections as there are file descriptors for; print_memory() says so. Spare are what is
+ * open before the first of them: of each loop a ring, a bell and a descriptor in exchange (a thread
+ * that takes a loop over replaces its ring), the drives, the control socket and metrics with as
+ * many clients as they take, standard streams, and what was inherited.
+ */
+static int fit_files(struct serve *s)
 {
 	unsigned want = (unsigned)config_number(&s->config, CONFIG_connections);
+	unsigned spare = FILES_SPARE + 3 * s->loop_count + s->array_opts.set.drive_count;
 	struct rlimit lim;
 
 	s->conns_max = want;
 	if (getrlimit(RLIMIT_NOFILE, &lim) != 0)
-		return;
+		return 0;
 	lim.rlim_cur = lim.rlim_max;
 	if (setrlimit(RLIMIT_NOFILE, &lim) != 0 || lim.rlim_cur == RLIM_INFINITY)
-		return;
-	if (lim.rlim_cur >= want + FILES_SPARE)
-		return;
-	s->conns_max = lim.rlim_cur > FILES_SPARE + 8 ? (unsigned)lim.rlim_cur - FILES_SPARE : 8;
+		return 0;
+	if (lim.rlim_cur >= want + spare)
+		return 0;
+	if (lim.rlim_cur < CONNS_MIN + spare) {
+		cmd_error("serve", "%" PRIu64 " files may be open (ulimit -n), at least %u are "
+			  "needed", (uint64_t)lim.rlim_cur, CONNS_MIN + spare);
+		return CMD_FAILED;
+	}
+	s->conns_max = (unsigned)lim.rlim_cur - spare;
+	return 0;
 }
 
 static enum loop_kind kind_wanted(const struct serve *s)
@@ -286,13 +299,8 @@ static enum loop_kind kind_wanted(const struct serve *s)
 		strcmp(text, "io_uring") == 0 ? LOOP_IO_URING : LOOP_AUTO;
 }
 
-static int open_loops(struct serve *s)
+static void count_loops(struct serve *s)
 {
-	struct loop_opts opts = {.name = "kvof-serve", .ops_max = 4 * s->conns_max + 4096,
-				 .timers_max = 4 * s->conns_max + 128 +
-		(unsigned)config_number(&s->config, CONFIG_controllers),
-				 .kind = kind_wanted(s),
-				 .spin_ns = config_number(&s->config, CONFIG_poll)};
 	cpu_set_t allowed;
 	int cores = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
 
@@ -300,6 +308,16 @@ static int open_loops(struct serve *s)
 	if (s->loop_count == 0)
 		s->loop_count = cores < 1 ? 1 : cores > ARRAY_LOOPS_MAX ? ARRAY_LOOPS_MAX :
 			(unsigned)cores;
+}
+
+static int open_loops(struct serve *s)
+{
+	struct loop_opts opts = {.name = "kvof-serve", .ops_max = 4 * s->conns_max + 4096,
+				 .timers_max = 4 * s->conns_max + 128 +
+		(unsigned)config_number(&s->config, CONFIG_controllers),
+				 .kind = kind_wanted(s),
+				 .spin_ns = config_number(&s->config, CONFIG_poll)};
+
 	for (unsigned i = 0; i < s->loop_count; i++) {
 		int rc = loop_open(&opts, &s->loop[i]);
 
@@ -665,8 +683,9 @@ static int serve_open(struct serve *s)
 	if (code != 0)
 		return code;
 	fill_array_opts(s);
-	fit_files(s);
-	code = check_ports(s);
+	count_loops(s);
+	code = fit_files(s);
+	code = code != 0 ? code : check_ports(s);
 	code = code != 0 ? code : open_loops(s);
 	code = code != 0 ? code : open_array(s);
 	code = code != 0 ? code : open_target(s);

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/hash.h"
 #include "loop/disk.h"
@@ -127,6 +128,8 @@ static const char *open_words(const char *path, int rc)
 		return "in use; stop the array first";
 	if (rc == -EINVAL && stat(path, &st) == 0 && S_ISDIR(st.st_mode))
 		return "a directory; a drive is a file or a block device";
+	if (rc == -EINVAL && access(path, R_OK | W_OK) != 0 && (errno == EACCES || errno == EROFS))
+		return "no permission to read and write it";
 	return rc == -EINVAL ? "not a drive: too small, or no file or block device" : strerror(-rc);
 }
 

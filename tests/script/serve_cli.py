@@ -10,6 +10,8 @@ and leaves no file and no byte changed.
 import contextlib
 import json
 import os
+import re
+import resource
 import shutil
 import signal
 import socket
@@ -407,6 +409,9 @@ def file_key(d):
                          capture_output=True, text=True, timeout=10)
     assert got.returncode == 2 and 'pipe' in got.stderr, got
     refused(2, '--config', d, words=[d])
+    pipe = os.path.join(d, 'pipe')
+    os.mkfifo(pipe)                                            # nobody writes to it, ever
+    refused(2, '--config', pipe, words=[pipe, 'pipe'])
 
 
 @case('a flag beats the file, the file beats the default, and config says so')
@@ -796,6 +801,60 @@ def fsck_refused(d):
         assert got.returncode == code and got.stdout == '', (args, got)
         assert len(got.stderr.strip().splitlines()) == 1 and word in got.stderr, (args, got)
     assert os.listdir(d) == []
+
+
+@case('fsck says of a drive that it may not open that it may not, and quotes no control character')
+def fsck_denied(d):
+    odd = os.path.join(d, 'a\n\x1b[31m')
+    for name in (odd, odd + ',size=1MiB'):
+        got = kvof('fsck', '--drive', name)
+        assert got.returncode in (2, 3) and got.stderr.count('\n') == 1, got
+        assert '\x1b' not in got.stderr and 'a??[31m' in got.stderr, got
+    drive = os.path.join(d, 'drive')
+    assert Array(KVOF, drives=[drive + ',size=64MiB']).stop()[0] == 0
+    if subprocess.run(['mount', '--bind', d, d], capture_output=True).returncode != 0:
+        return 'a folder can not be mounted read-only here'
+    try:
+        assert subprocess.run(['mount', '-o', 'remount,ro,bind', d]).returncode == 0
+        got = kvof('fsck', '--drive', drive)
+        assert got.returncode == 3 and 'no permission' in got.stderr and drive in got.stderr, got
+        assert got.stderr.count('\n') == 1, got
+    finally:
+        subprocess.run(['umount', d], check=True)
+
+
+def serve_limited(files, *args):
+    """`kvof serve` under `ulimit -n FILES`, its line when ready ('' if it is not)."""
+    limit = (resource.RLIMIT_NOFILE, (files, files))
+    proc = subprocess.Popen([KVOF, 'serve', '--listen', 'tcp://127.0.0.1:0', '--metrics',
+                             '127.0.0.1:0', '--loops', '2', '--json', *args], text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            preexec_fn=lambda: resource.setrlimit(*limit))
+    return proc, proc.stdout.readline()
+
+
+@case('with too few open files serve is refused, and with just enough a crowd does not end it')
+def few_files(d):
+    args = ['--drive', 'mem,size=64MiB', '--control', os.path.join(d, 'control')]
+    for files in (16, 32, 64):
+        proc, ready = serve_limited(files, *args)
+        text = proc.communicate(timeout=10)[1]
+        assert (proc.returncode, ready, text.count('\n')) == (3, '', 1), (files, ready, text)
+        assert 'ulimit -n' in text, text
+    least = int(re.search(r'at least (\d+)', text)[1])
+    proc, ready = serve_limited(least, *args)
+    said = json.loads(ready)
+    target = said['ready'][0]
+    ports = [int(target.rsplit(':', 1)[1])] * 60 + [said['metrics_port']] * 60
+    crowd = [socket.create_connection(('127.0.0.1', port), 5) for port in ports]
+    for s in crowd:
+        s.close()
+    until = time.monotonic() + 20
+    while kvof('put', target, 'text:a', '/dev/null').returncode != 0:
+        assert proc.poll() is None and time.monotonic() < until, proc.poll()
+    proc.send_signal(signal.SIGTERM)
+    code = proc.wait(10)
+    assert code == 0, (code, proc.stderr.read())
 
 
 def in_folder(run):
