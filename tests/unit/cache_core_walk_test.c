@@ -471,6 +471,27 @@ static void holes_run(void)
 			holes += in_dram(sequence * 8 + i) && !in_dram(sequence * 8 + i - 1);
 }
 
+TEST(s6_blocks_that_flash_serves_are_touched_on_the_array)
+{
+	begin(0);
+	for (uint32_t i = 0; i < 4; i++)
+		expect_int(fix_one(KVOF_SAVE, i, data, 500).reason, KVOF_OK);
+	for (unsigned round = 0; round < 3; round++) {
+		sim_host.log_count = 0;
+		for (uint32_t i = 0; i < 4; i++)
+			expect_int(load(i, 500).tier, KVOF_TIER_FLASH);
+		fix_pass(NS_PER_S);
+		seen();
+		/* once a minute each, and nothing else is asked of it */
+		expect_int(stat.touches, round < 2 ? 4 : 8);
+		expect_int(sim_host.log_count, round == 1 ? 0 : 4);
+		if (round == 1)
+			fix_pass(61 * NS_PER_S);
+	}
+	expect_int(stat.touches_absent + stat.touches_dropped, 0);
+	fix_end();
+}
+
 TEST(s6_dram_never_drops_a_head_before_its_tail)
 {
 	struct prng p = prng_of(3);

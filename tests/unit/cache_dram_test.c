@@ -349,6 +349,23 @@ TEST(a_block_that_is_lent_stays_where_it_is_also_when_it_is_deleted)
 	end();
 }
 
+TEST(all_bytes_of_the_tier_hold_blocks_and_not_one_more)
+{
+	enum { COUNT = 8 * MiB / 16384 };
+
+	begin(8 * MiB, "lru");
+	for (uint64_t i = 0; i < COUNT; i++)
+		expect_int(one(KVOF_SAVE, i, 16000), KVOF_OK);
+	seen();
+	expect_int(stat.used_bytes, 8 * MiB);
+	expect_int(stat.evicted, 0);
+	expect_int(one(KVOF_SAVE, COUNT, 16000), KVOF_OK);
+	seen();
+	expect_int(stat.used_bytes, 8 * MiB);
+	expect_int(stat.evicted, 1);
+	end();
+}
+
 static void lease_run(void *arg)
 {
 	dram->ops->touch(dram, arg, loop_now_ns(loop) + NS_PER_S);

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -11,6 +12,7 @@
 
 #include "base/prng.h"
 #include "kvof/cache.h"
+#include "loop/loop.h"
 
 #define PART (64 << 10)
 #define BYTES (3 * PART + 1000)            /* four parts and a head */
@@ -290,4 +292,41 @@ TEST(s12_a_cap_beyond_the_files_and_a_size_beyond_the_disk_are_refused)
 	expect(stat(path[1], &st) != 0);           /* nothing is left of it */
 	unlink(path[0]);
 	expect_int(rmdir(folder), 0);
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+/* The flags of the mapping of `at`, as the kernel tells them. False: this kernel tells none. */
+static bool mapping_flags(const void *at, char *flags, size_t room)
+{
+	uintptr_t from, to, want = (uintptr_t)at;
+	char line[512];
+	bool in = false, told = false;
+	FILE *f = fopen("/proc/self/smaps", "re");
+
+	while (f != NULL && !told && fgets(line, sizeof(line), f) != NULL) {
+		if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &from, &to) == 2)
+			in = from <= want && want < to;
+		told = in && strncmp(line, "VmFlags:", 8) == 0;
+	}
+	if (f != NULL)
+		fclose(f);
+	snprintf(flags, room, "%s", told ? line : "");
+	return told;
+}
+
+TEST(memory_for_dram_and_transfers_asks_for_huge_pages)
+{
+	char flags[512];
+	uint8_t *at;
+
+	if (access("/sys/kernel/mm/transparent_hugepage/enabled", R_OK) != 0)
+		skip_because("this kernel has no huge pages");
+	at = loop_buffer_map(UINT64_C(8) << 20);
+	expect(at != NULL);
+	if (!mapping_flags(at, flags, sizeof(flags)))
+		skip_because("this kernel does not tell how memory is mapped");
+	expect_int((uintptr_t)at % (2 << 20), 0);
+	expect(strstr(flags, " hg") != NULL);
+	loop_buffer_unmap(at, UINT64_C(8) << 20);
 }
