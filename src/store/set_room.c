@@ -95,8 +95,13 @@ static uint64_t spread(const struct room *r, uint64_t bytes, uint64_t part[STORE
 
 static int too_large(const struct set *s, uint64_t asked, char why[256])
 {
-	snprintf(why, 256, "a size of %" PRIu64 " bytes is asked for, but the drives have %" PRIu64
-		 " free; leave it out to use all", asked, set_free_bytes(s));
+	uint64_t free_bytes = set_free_bytes(s);
+
+	if (free_bytes == 0)
+		snprintf(why, 256, "the drives have nothing free: namespaces have all of it");
+	else
+		snprintf(why, 256, "a size of %" PRIu64 " bytes is asked for, but the drives have %"
+			 PRIu64 " free; leave it out to use all", asked, free_bytes);
 	return -ENOSPC;
 }
 
