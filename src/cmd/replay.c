@@ -107,8 +107,14 @@ static int real_check(const struct wanted *w, struct replay_opts *o)
 		return CMD_USAGE;
 	}
 	if (w->tier_bytes[REPLAY_REMOTE] > 0 || w->tier_bytes[REPLAY_FLASH] > 0) {
-		cmd_error("replay", "--%s SIZE is of a model; the other tiers given are real",
-			  w->tier_bytes[REPLAY_REMOTE] > 0 ? "remote" : "flash");
+		const char *size = w->tier_bytes[REPLAY_REMOTE] > 0 ? "remote" : "flash";
+
+		if (w->real.flash != NULL)
+			cmd_error("replay", "--%s SIZE is of a model; --flash %s is a path, so the "
+				  "tiers are real", size, w->real.flash);
+		else
+			cmd_error("replay", "--%s SIZE is of a model; the other tiers given are "
+				  "real", size);
 		return CMD_USAGE;
 	}
 	if (w->real.target == NULL && w->real.flash == NULL && w->tier_bytes[REPLAY_DRAM] == 0) {
@@ -125,6 +131,22 @@ static int real_check(const struct wanted *w, struct replay_opts *o)
 	cmd_error("replay", "blocks of %llu bytes; a real run takes up to 64 MiB: give a smaller "
 		  "--block-bytes", (unsigned long long)o->block_bytes);
 	return CMD_USAGE;
+}
+
+/* A size is of a model, a path a real tier. What begins like a number, and is neither a size nor
+ * there, is a size written wrong. -1 or an exit code. */
+static int flash_take(struct wanted *w)
+{
+	if (w->flash == NULL || cmd_bytes_parse(w->flash, true, &w->tier_bytes[REPLAY_FLASH]))
+		return -1;
+	if (strchr("-+.0123456789", w->flash[0]) != NULL && strpbrk(w->flash, "/,") == NULL &&
+	    access(w->flash, F_OK) != 0) {
+		cmd_error("replay", "--flash %s: not a size, as in 4096 or 64KiB, and no file of "
+			  "that name", w->flash);
+		return CMD_USAGE;
+	}
+	w->real.flash = w->flash;
+	return -1;
 }
 
 /* Options that make no sense together, or without another. -1 or an exit code. */
@@ -326,8 +348,8 @@ int cmd_replay(int argc, char **argv)
 
 	if (rc >= 0)
 		return rc;
-	if (w.flash != NULL && !cmd_bytes_parse(w.flash, true, &w.tier_bytes[REPLAY_FLASH]))
-		w.real.flash = w.flash;
-	rc = opts_check(&w, &o);
+	rc = flash_take(&w);
+	if (rc < 0)
+		rc = opts_check(&w, &o);
 	return rc >= 0 ? rc : replay(name, &w, &o);
 }

@@ -217,8 +217,8 @@ def run(b):
     path = b.file('foreign', 'not ours ' * 100000)
     b.refused(2, [path], 'multi-turn', '--requests', 3, '--block-bytes', '16KiB', '--flash', path)
     assert pathlib.Path(path).read_text().startswith('not ours not ours')
-    b.refused(2, ['--remote SIZE is of a model'], 'mixed', '--block-bytes', '16KiB', '--flash',
-              path, '--remote', '1GiB')
+    b.refused(2, ['--remote SIZE is of a model', f'--flash {path} is a path'], 'mixed',
+              '--block-bytes', '16KiB', '--flash', path, '--remote', '1GiB')
     for name, value in (('dram-rate', '1GB'), ('flash-rate', '6GB'), ('remote-latency', '1ms')):
         b.refused(2, [f'--{name} is of a model'], 'mixed', '--block-bytes', '16KiB', '--flash', path,
                   f'--{name}', value)
@@ -295,6 +295,14 @@ def run(b):
              ['--bytes-per-token 1Q: not a size, as in 4096 or 64KiB']),
             (['--real', '--block-bytes', '4KiB'], ['--real needs a tier'])):
         b.refused(2, said, '/nonexistent', *words)
+
+
+@each('a size of flash that is none is told as one, and no file is made', [
+    ('-1',), ('16EiB',), ('1e308',), ('1Q',), ('+1GiB',), ('',)])
+def run(b, row):
+    b.refused(2, [f'--flash {row[0]}: not a size'], 'mixed', '--block-bytes', '16KiB', '--dram', '64MiB',
+              f'--flash={row[0]}', '--remote', '1GiB')
+    assert not os.path.exists(row[0])
 
 
 @case('a trace that is not there, a folder, a misspelt workload')
