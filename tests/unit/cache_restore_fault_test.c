@@ -168,7 +168,7 @@ TEST(s8_a_buffer_that_may_still_be_written_is_busy_and_released_once)
 {
 	struct rig_shape s = shape(4, KVOF_RESTORE_PREFIX);
 	struct rig_request *q;
-	uint32_t released = 0;
+	uint32_t released = 0, busy = 0;
 
 	begin();
 	remote->hangs = true;
@@ -184,9 +184,14 @@ TEST(s8_a_buffer_that_may_still_be_written_is_busy_and_released_once)
 		released += rig.event[i].flags == (KVOF_RESULT_REQUEST | KVOF_RESULT_RELEASED);
 	expect_int(released, 1);
 	released = 0;
-	for (uint32_t i = 0; i < rig.event_count; i++)
-		released += rig.event[i].flags == KVOF_RESULT_RELEASED;
+	for (uint32_t i = 0; i < rig.event_count; i++) {
+		const struct kvof_result *r = &rig.event[i];
+
+		released += r->flags == KVOF_RESULT_RELEASED;
+		busy += r->flags == 0 && r->reason != KVOF_OK && r->busy;
+	}
 	expect_int(released, 4);
+	expect_int(busy, 4);               /* each block told so before */
 	rig_end();
 }
 

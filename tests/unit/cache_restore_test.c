@@ -89,6 +89,25 @@ TEST(layers_of_different_size_are_told_when_their_last_byte_is_there)
 	rig_end();
 }
 
+/* Of blocks of which nothing but `bad` was wrong: those before it came, it is told as damaged, and
+ * none is told twice. */
+static void expect_each_once(uint32_t bad)
+{
+	uint32_t told[20] = {0};
+
+	for (uint32_t i = 0; i < rig.event_count; i++) {
+		const struct kvof_result *r = &rig.event[i];
+
+		if (r->flags != 0)
+			continue;
+		told[r->index]++;
+		if (r->index <= bad)
+			expect_int(r->reason, r->index == bad ? KVOF_CORRUPT : KVOF_OK);
+	}
+	for (uint32_t i = 0; i < 20; i++)
+		expect(i <= bad ? told[i] == 1 : told[i] <= 1);
+}
+
 TEST(the_first_bad_part_ends_the_usable_prefix_there)
 {
 	for (uint32_t bad = 0; bad < 20; bad += 3) {
@@ -99,8 +118,10 @@ TEST(the_first_bad_part_ends_the_usable_prefix_there)
 			begin();
 			rig.tier[KVOF_TIER_REMOTE].bad_part[bad] = (int32_t)part + 1;
 			rig.tier[KVOF_TIER_REMOTE].bad_reason = KVOF_CORRUPT;
+			s.opts.flags = KVOF_RESTORE_EACH;
 			q = rig_request(&s);
 			rig_wait(q);
+			expect_each_once(bad);
 			expect_int(q->last.value_bytes, bad);
 			expect_int(q->last.reason, KVOF_CORRUPT);
 			for (uint32_t i = 0; i < bad; i++)
