@@ -14,7 +14,8 @@
  * is answered first; then the copy is dead when it is written.
  *
  * In a cache namespace a copy is worth nobody's wait: where its read or write fails, where no room
- * is left or hosts have waited for CARRY_LIMIT_NS, the value goes with its segment. In an object
+ * is left or hosts have waited for CARRY_LIMIT_NS, the value goes with its segment. Hosts do wait for
+ * copies of what is kept (store_keep()): those have the last free segment to themselves. In an object
  * namespace the segment stays instead (carry_failed); tombstones that may still be needed are
  * carried, too.
  *
@@ -147,7 +148,8 @@ static void slot_fail(struct carry_slot *slot)
 	d->carry_failed = true;
 	if (!slot->tombstone) {
 		d->st->count.carry_lost++;
-		policy_uncarried(&d->policy, fmt_record_blocks(slot->op.value_bytes));
+		if (!slot->kept)
+			policy_uncarried(&d->policy, fmt_record_blocks(slot->op.value_bytes));
 	}
 	slot_free(slot, CARRY_NOT);
 }
@@ -381,6 +383,7 @@ static void slot_start(struct carry_slot *slot, uint32_t i)
 	must(d->carry_left > 0);
 	d->carry_left--;
 	slot->tombstone = e->kind == FMT_DELETE || dead;
+	slot->kept = d->st->opts.evict && d->evict_values[i].kept;
 	slot->entry = i;
 	slot->attempts = 0;
 	slot->op = (struct store_op){.key = key};
@@ -424,32 +427,41 @@ static void batch_fill(struct drive *d)
 	}
 }
 
-/* Hosts have waited long enough, or the store closes, or the memory does not come back. */
+/* The store closes, or the memory does not come back. */
+static bool ends(const struct drive *d)
+{
+	const struct store *st = d->st;
+
+	return drive_ends(d) || (st->carry_owner != NULL && st->carry_owner->failed);
+}
+
+/* Hosts have waited long enough. */
 static bool hurried(const struct drive *d)
 {
 	const struct store *st = d->st;
 
-	if (drive_ends(d) || (st->carry_owner != NULL && st->carry_owner->failed))
-		return true;
 	return st->opts.evict && !list_empty(&d->op_wait) &&
 	       loop_now_ns(st->loop) - d->carry_began_ns > CARRY_LIMIT_NS;
 }
 
-static void give_up_rest(struct drive *d)
+/* But what is kept, unless all is to go. */
+static void give_up_rest(struct drive *d, bool all)
 {
 	must(d->evict_state == EVICT_CARRY && d->carry_next <= d->evict_entry_count);
 	for (unsigned i = 0; i < CARRY_SLOTS; i++) {
-		if (d->carry[i].state == CARRY_READY)
+		if (d->carry[i].state == CARRY_READY && (all || !d->carry[i].kept))
 			slot_fail(&d->carry[i]);
 	}
-	for (; d->carry_next < d->evict_entry_count; d->carry_next++) {
-		if (d->carry_sequence[d->carry_next] != CARRY_CHOSEN)
+	for (uint32_t i = d->carry_next; i < d->evict_entry_count; i++) {
+		if (d->carry_sequence[i] != CARRY_CHOSEN || (!all && d->evict_values[i].kept))
 			continue;
-		d->carry_sequence[d->carry_next] = CARRY_NOT;
+		d->carry_sequence[i] = CARRY_NOT;
 		d->carry_left--;
 		d->carry_failed = true;
-		d->st->count.carry_lost += d->evict_entries[d->carry_next].kind == FMT_PUT;
+		d->st->count.carry_lost += d->evict_entries[i].kind == FMT_PUT;
 	}
+	if (all)
+		d->carry_next = d->evict_entry_count;
 }
 
 void carry_begin(struct drive *d)
@@ -465,8 +477,8 @@ bool carry_pump(struct drive *d)
 	struct store *st = d->st;
 
 	must(d->evict_state == EVICT_CARRY && !d->failed);
-	if (hurried(d))
-		give_up_rest(d);
+	if (ends(d) || hurried(d))
+		give_up_rest(d, ends(d) || !d->carry_kept);
 	if (st->carry_owner == NULL && d->carry_left > 0)
 		st->carry_owner = d;
 	if (st->carry_owner == d) {

@@ -183,14 +183,94 @@ static struct fmt_place place_of(const struct drive *d, uint32_t block)
 	};
 }
 
+/* --- what is kept -------------------- */
+
+/* Half of the segments that are neither open, being sealed nor to be free. */
+static uint64_t kept_blocks_max(const struct drive *d)
+{
+	uint32_t not_used = d->reserve + STORE_LOGS - 1;
+
+	if (d->failed || d->segment_count <= not_used)
+		return 0;
+	return (uint64_t)(d->segment_count - not_used) * d->segment_blocks / 2;
+}
+
+/* False: its drive keeps as much as it may. */
+static bool keep(struct store *st, uint32_t entry)
+{
+	struct index_place p = index_place(st->index, entry);
+	struct drive *d = &st->drive[p.drive];
+	uint32_t blocks = fmt_record_blocks(p.value_bytes);
+
+	must((p.flags & (INDEX_KEPT | INDEX_DEAD)) == 0);
+#ifndef KVOF_PLANT_KEPT_WITHOUT_BOUND
+	if (d->kept_blocks + blocks > kept_blocks_max(d))
+		return false;
+#endif
+	d->kept_blocks += blocks;
+	index_set_flags(st->index, entry, p.flags | INDEX_KEPT);
+	return true;
+}
+
+void evict_keep_placed(struct store *st, uint32_t entry)
+{
+	if (!keep(st, entry))
+		st->kept_lost++;
+}
+
+void evict_keep_gone(struct store *st, const struct index_place *place, bool lost)
+{
+	struct drive *d = &st->drive[place->drive];
+	uint32_t blocks = fmt_record_blocks(place->value_bytes);
+
+	if ((place->flags & INDEX_KEPT) == 0)
+		return;
+	must(d->kept_blocks >= blocks);
+	d->kept_blocks -= blocks;
+	st->kept_lost += lost;
+}
+
+int store_keep(struct store *st, const struct kv_key *key, bool on)
+{
+	uint32_t entry = index_find(st->index, key);
+	struct index_place p;
+
+	OBJ_CHECK(st, STORE_MAGIC);
+	loop_must_own(st->loop);
+	must(st->opts.evict && !st->opts.stripe);
+	if (entry == INDEX_NONE)
+		return -ENOENT;
+	p = index_place(st->index, entry);
+	if ((p.flags & INDEX_DEAD) != 0)
+		return -ENOENT;
+	if (((p.flags & INDEX_KEPT) != 0) == on)
+		return 0;
+	if (on)
+		return keep(st, entry) ? 0 : -ENOSPC;
+	evict_keep_gone(st, &p, false);
+	index_set_flags(st->index, entry, p.flags & (uint8_t)~INDEX_KEPT);
+	return 0;
+}
+
+void store_kept(const struct store *st, struct store_kept *out)
+{
+	OBJ_CHECK(st, STORE_MAGIC);
+	*out = (struct store_kept){.lost = st->kept_lost};
+	for (unsigned i = 0; i < st->drive_count; i++) {
+		out->bytes += st->drive[i].kept_blocks << FMT_BLOCK_SHIFT;
+		out->most_bytes += kept_blocks_max(&st->drive[i]) << FMT_BLOCK_SHIFT;
+	}
+}
+
 /* --- dropping keys -------------------- */
 
 static void key_drop(struct drive *d, uint32_t entry)
 {
 	struct store *st = d->st;
+	uint8_t flags = index_place(st->index, entry).flags;
 
-	if ((index_place(st->index, entry).flags & INDEX_DEAD) == 0)
-		st->count.evicted_keys++;
+	st->count.evicted_keys += (flags & INDEX_DEAD) == 0;
+	st->kept_lost += (flags & INDEX_KEPT) != 0;
 	index_entry_remove(st, entry);
 }
 
@@ -285,6 +365,7 @@ static void values_look(struct drive *d)
 			continue;
 		v->blocks = fmt_record_blocks(le32_get(d->evict_entries[i].value_bytes));
 		v->hits = (flags & INDEX_HOT) != 0 ? 2 : (flags & INDEX_HIT) != 0;
+		v->kept = (flags & INDEX_KEPT) != 0;
 	}
 }
 
@@ -307,12 +388,15 @@ static bool values_choose(struct drive *d)
 		victim_stays(d, verdict == POLICY_LUCKY_STAYS);
 		return false;
 	}
-	if (!budget_allows_carry(&d->budget))
-		return true;
 	(void)policy_carry(&d->policy, &ps, d->evict_values, d->evict_entry_count);
 	for (uint32_t i = 0; i < d->evict_entry_count; i++) {
-		if (d->evict_values[i].carry)
+		const struct policy_value *v = &d->evict_values[i];
+
+		if (v->carry && (v->kept || budget_allows_carry(&d->budget)))
 			d->carry_sequence[i] = CARRY_CHOSEN;
+		else if (v->carry)
+			policy_uncarried(&d->policy, v->blocks);
+		d->carry_kept |= v->kept && v->carry;
 	}
 	return true;
 }
@@ -357,6 +441,7 @@ static void victim_read(struct drive *d, int res)
 
 	must(d->evict_state == EVICT_READ && d->carry_busy == 0);
 	d->carry_left = 0;
+	d->carry_kept = false;
 	if (!learnt && !d->st->opts.evict) {
 		d->carry_failed = true;
 		victim_spare(d);

@@ -31,6 +31,7 @@ enum index_flag {
 	INDEX_DEAD = 2,              /* its record can't be read: a miss with a place */
 	INDEX_HOT = 8,               /* ... more than once */
 	INDEX_TOMBSTONE = 4,         /* only while a store is being recovered */
+	INDEX_KEPT = 4,              /* from then on: it is not evicted for room */
 	INDEX_STRIPED = 16,          /* the head of a value that spans the drives */
 	INDEX_STRIPE_NUMBER = 32,    /* times 0..3: which of its parts' keys */
 };

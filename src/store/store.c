@@ -46,6 +46,7 @@ static void entry_uncount(struct store *st, const struct index_place *p)
 	must(seg->live_count > 0 && seg->live_blocks >= fmt_record_blocks(p->value_bytes));
 	seg->live_count--;
 	seg->live_blocks -= fmt_record_blocks(p->value_bytes);
+	evict_keep_gone(st, p, false);
 	if ((p->flags & INDEX_DEAD) != 0) {
 		must(st->dead_entries > 0);
 		st->dead_entries--;
@@ -58,19 +59,22 @@ static void entry_uncount(struct store *st, const struct index_place *p)
 void index_entry_set(struct store *st, const struct kv_key *key, const struct index_place *place)
 {
 	uint32_t entry = index_find(st->index, key);
-	bool fits;
+	bool fits, kept = false;
 
 	if (entry != INDEX_NONE) {
 		struct index_place old = index_place(st->index, entry);
 
+		kept = (old.flags & INDEX_KEPT) != 0;
 		entry_uncount(st, &old);
 	}
 	fits = index_put(st->index, key, place);
-	must(fits);
+	must(fits && (place->flags & INDEX_KEPT) == 0);
 	st->part_entries += entry == INDEX_NONE && key->len == FMT_KEY_PART;
 	place_segment(st, place)->live_count++;
 	place_segment(st, place)->live_blocks += fmt_record_blocks(place->value_bytes);
 	st->value_bytes += stripe_value_bytes(place);
+	if (kept)
+		evict_keep_placed(st, index_find(st->index, key));
 	must(index_count(st->index) >= st->dead_entries);
 }
 
@@ -96,8 +100,9 @@ void index_entry_drop(struct store *st, uint32_t entry)
 		return;
 	st->dead_entries++;
 	st->value_bytes -= stripe_value_bytes(&old);
-	index_set_flags(st->index, entry, (uint8_t)((old.flags & ~(INDEX_HIT | INDEX_HOT)) |
-						    INDEX_DEAD));
+	evict_keep_gone(st, &old, true);
+	old.flags &= (uint8_t)~(INDEX_HIT | INDEX_HOT | INDEX_KEPT);
+	index_set_flags(st->index, entry, old.flags | INDEX_DEAD);
 }
 
 /* Length of an entry's value; UINT32_MAX: it can't be served. */

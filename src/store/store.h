@@ -189,6 +189,20 @@ bool store_exists(struct store *st, const struct kv_key *key, uint32_t *value_by
  * there. */
 unsigned store_touch(struct store *st, const struct kv_key *keys, unsigned key_count);
 
+/*
+ * Until it is told otherwise the value of this key does not go for room, however long nobody asks
+ * for it; overwritten or carried forward, it stays so. Memory only: after an open nothing is kept.
+ * A store that evicts, and does not stripe. Return: 0, also when nothing changes; -ENOENT; -ENOSPC
+ * a drive would keep more than it may (store_kept.most_bytes, over all drives).
+ */
+int store_keep(struct store *st, const struct kv_key *key, bool on);
+
+struct store_kept {
+	uint64_t bytes, most_bytes;          /* with headers and padding */
+	uint64_t lost;                       /* values: drives that failed, damage, no room */
+};
+void store_kept(const struct store *st, struct store_kept *out);
+
 /* Keys in order, from `from` (inclusive; len 0: from the first), at most key_count. Each key that
  * lives through a whole scan is seen exactly once. Return: number filled. No device is read. */
 unsigned store_list(struct store *st, const struct kv_key *from, struct kv_key *keys,

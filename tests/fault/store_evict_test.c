@@ -149,6 +149,124 @@ TEST(second_touch_on_few_segments_all_of_them_hot_refuses_nothing)
 	}
 }
 
+/* --- what is kept ----------------------------------------------------------------------------- */
+
+static int keep(struct rig *g, uint32_t key, bool on)
+{
+	struct kv_key k = rig_key(key);
+
+	return store_keep(g->st, &k, on);
+}
+
+static uint32_t readable(struct rig *g, uint32_t count)
+{
+	uint32_t n = 0;
+
+	for (uint32_t k = 0; k < count; k++)
+		n += rig_get(g, k, 1, VALUE) == 0;
+	return n;
+}
+
+TEST(what_is_kept_outlives_scans_of_several_times_the_drives_though_nobody_asks_for_it)
+{
+	uint32_t next = 100000;
+	struct store_kept kept;
+	struct store_stat stat;
+	struct rig g;
+
+	cache_begin(&g, 21, 2, 32 * MiB);
+	for (uint32_t k = 0; k < 100; k++) {
+		for (unsigned i = 0; i < 3; i++)
+			expect_int(rig_put(&g, next++, 1, VALUE), 0);
+		expect_int(rig_put(&g, k, 1, VALUE), 0);
+		expect_int(keep(&g, k, true), 0);
+		expect_int(keep(&g, k, true), 0);
+	}
+	expect_int(keep(&g, 99999, true), -ENOENT);
+	for (uint32_t i = 0; i < 6 * room(&g); i++)
+		expect_int(rig_put(&g, next++, 1, VALUE), 0);
+	store_kept(g.st, &kept);
+	stat = rig_stat(&g);
+	printf("# kept %llu of at most %llu bytes, amplification %.3f, %llu values carried, %llu "
+	       "segments stayed\n", (unsigned long long)kept.bytes,
+	       (unsigned long long)kept.most_bytes, amplification(&stat),
+	       (unsigned long long)stat.carried_values, (unsigned long long)stat.kept_segments);
+	expect_int(kept.lost, 0);
+	expect_int(kept.bytes, 100 * 15 * 4096);
+	/* what was overwritten stays kept, too */
+	expect_int(rig_put(&g, 7, 1, VALUE), 0);
+	for (uint32_t i = 0; i < 2 * room(&g); i++)
+		expect_int(rig_put(&g, next++, 1, VALUE), 0);
+	expect_int(readable(&g, 100), 100);
+	for (uint32_t k = 0; k < 100; k++)
+		expect_int(keep(&g, k, false), 0);
+	for (uint32_t i = 0; i < 4 * room(&g); i++)
+		expect_int(rig_put(&g, next++, 1, VALUE), 0);
+	expect(readable(&g, 100) == 0);
+	store_kept(g.st, &kept);
+	expect_int(kept.bytes + kept.lost, 0);
+	rig_end(&g);
+}
+
+TEST(no_more_than_its_share_of_a_drive_is_kept_and_stores_go_on)
+{
+	for (uint64_t mib = 8; mib <= 32; mib += 4) {
+		uint32_t next = 100000, count = 0;
+		struct store_kept kept;
+		struct store_stat stat;
+		struct rig g;
+
+		cache_begin(&g, 30 + mib, 1, mib * MiB);
+		for (;; count++) {
+			expect(count < 1000);
+			expect_int(rig_put(&g, count, 1, VALUE), 0);
+			if (keep(&g, count, true) != 0)
+				break;
+			expect_int(rig_put(&g, next++, 1, VALUE), 0);
+		}
+		expect_int(keep(&g, count, true), -ENOSPC);
+		store_kept(g.st, &kept);
+		expect(kept.bytes <= kept.most_bytes && kept.bytes + 16 * 4096 > kept.most_bytes);
+		expect(kept.most_bytes <= mib * MiB / 2);
+		for (uint32_t i = 0; i < 8 * room(&g); i++)
+			expect_int(rig_put(&g, next++, 1, VALUE), 0);
+		stat = rig_stat(&g);
+		printf("# %llu MiB: %u values kept, amplification %.3f\n", (unsigned long long)mib,
+		       count, amplification(&stat));
+		expect_int(readable(&g, count), count);
+		store_kept(g.st, &kept);
+		expect_int(kept.lost, 0);
+		/* with it gone there is room for others */
+		expect_int(rig_delete(&g, 0), 0);
+		expect_int(rig_put(&g, count, 1, VALUE), 0);
+		expect_int(keep(&g, count, true), 0);
+		rig_end(&g);
+	}
+}
+
+TEST(after_an_open_nothing_is_kept_and_what_is_there_can_be_kept_again)
+{
+	uint32_t next = 100000;
+	struct store_kept kept;
+	struct rig g;
+
+	cache_begin(&g, 41, 1, 16 * MiB);
+	for (uint32_t k = 0; k < 10; k++) {
+		expect_int(rig_put(&g, k, 1, VALUE), 0);
+		expect_int(keep(&g, k, true), 0);
+	}
+	rig_close(&g);
+	expect_int(rig_open(&g), 0);
+	store_kept(g.st, &kept);
+	expect_int(kept.bytes, 0);
+	for (uint32_t k = 0; k < 10; k++)
+		expect_int(keep(&g, k, true), 0);
+	for (uint32_t i = 0; i < 4 * room(&g); i++)
+		expect_int(rig_put(&g, next++, 1, VALUE), 0);
+	expect_int(readable(&g, 10), 10);
+	rig_end(&g);
+}
+
 TEST(a_store_that_is_asked_for_nothing_is_first_in_first_out)
 {
 	struct rig g;

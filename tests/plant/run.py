@@ -241,6 +241,12 @@ PLANTS = {
         'tests/unit/cache_place_test', 'a_longer_queue_never_loads_more'),
     'split_for_nothing': (
         'tests/sim/restore_tiers_test', 'a_split_that_gains_next_to_nothing_is_not_taken'),
+    'kept_not_carried': (
+        'tests/fault/store_evict_test',
+        'what_is_kept_outlives_scans_of_several_times_the_drives_though_nobody_asks_for_it'),
+    'kept_without_bound': (
+        'tests/fault/store_evict_test',
+        'no_more_than_its_share_of_a_drive_is_kept_and_stores_go_on'),
     'behind_batches_apart': (
         'tests/unit/cache_behind_test',
         'a_later_part_of_a_sequence_goes_before_a_head_that_still_waits'),

@@ -328,6 +328,30 @@ TEST(what_is_carried_is_within_credit_and_most_asked_for_first)
 	expect_int(policy_carry(&p, &s, v + 3, 1), 0);       /* more than half a segment */
 }
 
+TEST(what_is_kept_is_carried_without_credit_and_a_segment_full_of_it_stays)
+{
+	struct policy p = {.carry_percent = 7};
+	struct policy_segment s = {.blocks = 100, .segments = 8, .may_stay = true};
+	struct policy_value v[8];
+	unsigned stays = 0;
+
+	for (unsigned i = 0; i < 8; i++)
+		v[i] = (struct policy_value){.blocks = 12, .kept = i < 5, .hits = 0};
+	p.turns = 1;
+	expect(policy_turn(&p, &s, v, 8) == POLICY_GOES);
+	expect_int(policy_carry(&p, &s, v, 8), 60);
+	for (unsigned i = 0; i < 8; i++)
+		expect_int(v[i].carry, i < 5);
+	expect_int(p.credit, 0);
+	for (unsigned i = 0; i < 8; i++)
+		v[i].kept = true;
+	while (policy_turn(&p, &s, v, 8) == POLICY_STAYS)
+		stays++;
+	expect_int(stays, 8);              /* but not for ever */
+	s.may_stay = false;
+	expect(policy_turn(&p, &s, v, 8) == POLICY_GOES);
+}
+
 TEST(a_segment_with_something_dead_never_stays)
 {
 	struct policy p = {.carry_percent = 7};
