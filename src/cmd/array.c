@@ -10,12 +10,17 @@
  * before it are undone. The catalog rules: what flags say of a namespace that exists must agree
  * with it.
  *
- * Owned by the thread of the phase (array.h); `seen` and `collecting` by the first loop.
+ * Owned by the thread of the phase (array.h); `seen` and `collecting` by the first loop. While
+ * serving, control threads change it one at a time (`change`). A removal lets go of that while it
+ * waits for the target and the stores: a drive may hang. Other removals begin then; what would
+ * write to the drives waits until it is known which of them hang (`closing`, `probing`). What lists
+ * show is a copy (`known`), so that they wait for nobody.
  */
 #include "cmd/array.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +29,7 @@
 
 #include "base/log.h"
 #include "cmd/cmd.h"
+#include "cmd/probe.h"
 
 _Static_assert(SET_NAMESPACES_MAX == TARGET_NAMESPACES && SET_SUBSYSTEMS_MAX == TARGET_SUBSYSTEMS &&
 	       SET_HOSTS_MAX == TARGET_HOSTS && STORE_SHARDS_MAX == TARGET_LOOPS,
@@ -31,6 +37,7 @@ _Static_assert(SET_NAMESPACES_MAX == TARGET_NAMESPACES && SET_SUBSYSTEMS_MAX == 
 
 #define INDEX_KEY_BYTES 48
 #define TURN_NS (1 * NS_PER_MS)
+#define SILENT_NS (10 * NS_PER_S)    /* a drive that answers nothing for that long hangs */
 
 struct shard {
 	struct loop *loop;
@@ -48,6 +55,7 @@ struct array_ns {
 	struct volume *volume;
 	struct store_report report;
 	struct array *array;
+	bool leaving;                        /* is being removed */
 };
 
 struct array {
@@ -63,17 +71,25 @@ struct array {
 	struct target *target;
 	struct array_ns *ns[SET_NAMESPACES_MAX];
 	unsigned ns_count;
+	pthread_mutex_t change;              /* set, ns, closing */
+	pthread_cond_t closed;
+	unsigned closing;                    /* namespaces whose stores are being closed */
+	bool probing;                        /* one that will write asks whether drives answer */
+	bool silent[STORE_DRIVES_MAX];       /* drives that are not written to any more */
+	pthread_mutex_t know;                /* known; taken last, held for a copy alone */
+	struct array_known known;
 	/* the first loop's */
 	struct array_ns *seen[SET_NAMESPACES_MAX];
 	unsigned seen_count, collecting;     /* seen is not changed while collecting */
 	struct disk_counts gone[STORE_DRIVES_MAX];   /* of namespaces that were removed */
-	struct call *idle_wait;              /* continues when nothing is being collected */
+	struct call *idle_wait;              /* continue when nothing is being collected */
 };
 
 /* --- calls -------------------- */
 
 struct call {
 	struct msg msg;
+	struct call *next;                   /* in idle_wait */
 	struct array *array;
 	struct array_ns *ns;
 	unsigned shard;
@@ -97,6 +113,15 @@ static void call_arrived(struct loop *here, struct msg *m)
 	struct call *c = container_of(m, struct call, msg);
 
 	c->run(c);
+}
+
+/* It runs again when nothing is being collected; on the first loop. */
+static void call_when_idle(struct call *c, void (*run)(struct call *c))
+{
+	must(c->array->collecting > 0);
+	c->run = run;
+	c->next = c->array->idle_wait;
+	c->array->idle_wait = c;
 }
 
 /* Runs calls[i] on loop[i], all at once, and waits for all. Return: the first error. */
@@ -647,6 +672,9 @@ int array_open(const struct array_opts *opts, struct array **out, char why[512])
 	why[0] = '\0';
 	if (a == NULL)
 		return failed(-ENOMEM, why);
+	pthread_mutex_init(&a->change, NULL);
+	pthread_mutex_init(&a->know, NULL);
+	pthread_cond_init(&a->closed, NULL);
 	opts_keep(a, opts);
 	*out = a;
 	code = memory_check(opts, why);
@@ -672,7 +700,7 @@ int array_open(const struct array_opts *opts, struct array **out, char why[512])
 static void first_idle(struct call *c)
 {
 	if (c->array->collecting > 0)
-		c->array->idle_wait = c;
+		call_when_idle(c, first_idle);
 	else
 		call_end(c, 0);
 }
@@ -723,6 +751,9 @@ void array_free(struct array **ap)
 			(void)unlink(a->opts.set.drive[i].path);
 	if (a->set_loop != NULL)
 		loop_close(&a->set_loop);
+	pthread_mutex_destroy(&a->change);
+	pthread_mutex_destroy(&a->know);
+	pthread_cond_destroy(&a->closed);
 	free(a);
 }
 
@@ -792,6 +823,23 @@ static void hosts_of(const struct array *a, uint8_t number, struct hosts *h,
 	out->host_count = count > 0 ? count : a->opts.host_count;
 }
 
+/* What lists show is as the set is now. Under `change`, or before the loops run. */
+static void known_again(struct array *a)
+{
+	struct array_known *k = &a->known;
+
+	pthread_mutex_lock(&a->know);
+	k->free_bytes = set_free_bytes(a->set);
+	k->ns_count = set_ns_list(a->set, k->ns);
+	k->subsys_count = set_subsys_list(a->set, k->subsys);
+	for (unsigned i = 0; i < k->subsys_count; i++) {
+		snprintf(k->subsys[i].nqn, sizeof(k->subsys[i].nqn), "%s",
+			 nqn_of(a, k->subsys[i].number));
+		k->host_count[i] = set_subsys_hosts_list(a->set, k->subsys[i].number, k->host[i]);
+	}
+	pthread_mutex_unlock(&a->know);
+}
+
 int array_target(struct array *a, const struct target_opts *opts, char why[256],
 		 struct target **out)
 {
@@ -826,6 +874,7 @@ int array_target(struct array *a, const struct target_opts *opts, char why[256],
 		return rc;
 	for (unsigned i = 0; i < a->ns_count; i++)
 		a->seen[a->seen_count++] = a->ns[i];
+	known_again(a);
 	a->running = true;
 	*out = a->target;
 	return 0;
@@ -839,17 +888,22 @@ void array_target_gone(struct array *a)
 
 /* --- while serving -------------------- */
 
-const struct set *array_set(const struct array *a)
+void array_know(struct array *a, struct array_known *out)
 {
-	return a->set;
+	pthread_mutex_lock(&a->know);
+	*out = a->known;
+	pthread_mutex_unlock(&a->know);
 }
+
+
 
 const char *array_first_nqn(const struct array *a)
 {
 	return a->first_nqn;
 }
 
-int array_subsys_number(const struct array *a, const char *nqn)
+/* Under `change`; -1: no such subsystem. */
+static int subsys_find(const struct array *a, const char *nqn)
 {
 	struct set_subsys all[SET_SUBSYSTEMS_MAX];
 	unsigned count = set_subsys_list(a->set, all);
@@ -858,6 +912,12 @@ int array_subsys_number(const struct array *a, const char *nqn)
 		if (strcmp(nqn_of(a, all[i].number), nqn) == 0)
 			return all[i].number;
 	return -1;
+}
+
+static int subsys_none(const char *nqn, char why[512])
+{
+	snprintf(why, 512, "subsystem %.223s: there is none; kvof subsys ls lists them", nqn);
+	return CMD_MISS;
 }
 
 struct looking {
@@ -882,11 +942,66 @@ static void failed_drives_tell(struct array *a)
 	array_collect(a, &l->rows);
 	while (sem_wait(&l->done) != 0)
 		must(errno == EINTR);
-	for (unsigned i = 0; i < l->rows.drive_count; i++)
+	for (unsigned i = 0; i < l->rows.drive_count; i++) {
+		a->silent[i] |= l->rows.drive[i].failed || l->rows.drive[i].missing;
 		if (l->rows.drive[i].failed && !l->rows.drive[i].missing)
 			set_drive_failed(a->set, l->rows.drive[i].path);
+	}
 	sem_destroy(&l->done);
 	free(l);
+}
+
+/* Drives that hang and that no store has noticed yet, since it asks nothing of them. `change` is
+ * let go of for as long. */
+static void silent_drives_tell(struct array *a)
+{
+	const char *path[STORE_DRIVES_MAX];
+	unsigned drive[STORE_DRIVES_MAX], count = 0;
+	bool answers[PROBE_DRIVES_MAX];
+
+	_Static_assert(PROBE_DRIVES_MAX == STORE_DRIVES_MAX, "all are asked at once");
+	for (unsigned i = 0; i < a->opts.set.drive_count; i++) {
+		if (a->silent[i] || strcmp(a->opts.set.drive[i].path, "mem") == 0)
+			continue;
+		drive[count] = i;
+		path[count++] = a->opts.set.drive[i].path;
+	}
+	a->probing = true;
+	pthread_mutex_unlock(&a->change);
+	probe_drives(path, count, SILENT_NS, answers);
+	pthread_mutex_lock(&a->change);
+	a->probing = false;
+	pthread_cond_broadcast(&a->closed);
+	for (unsigned i = 0; i < count; i++) {
+		if (answers[i])
+			continue;
+		a->silent[drive[i]] = true;
+		set_drive_failed(a->set, path[i]);
+	}
+}
+
+/* The drives are written to by one at a time, and only those that answer: else the write might
+ * never end. With `change`, which others have meanwhile, but not to write. */
+static void drives_ready(struct array *a)
+{
+	do {
+		while (a->closing > 0 || a->probing)  /* it may turn out that one hangs */
+			pthread_cond_wait(&a->closed, &a->change);
+		failed_drives_tell(a);
+		silent_drives_tell(a);
+	} while (a->closing > 0);
+}
+
+static void change_begin(struct array *a)
+{
+	pthread_mutex_lock(&a->change);
+	drives_ready(a);
+}
+
+static void change_end(struct array *a)
+{
+	known_again(a);
+	pthread_mutex_unlock(&a->change);
 }
 
 static void first_ns_known(struct call *c);
@@ -897,9 +1012,7 @@ static void first_ns_told(void *arg)
 	struct array *a = c->array;
 
 	if (a->collecting > 0) {
-		must(a->idle_wait == NULL);
-		c->run = first_ns_known;
-		a->idle_wait = c;
+		call_when_idle(c, first_ns_known);
 		return;
 	}
 	must(a->seen_count < SET_NAMESPACES_MAX);
@@ -922,7 +1035,7 @@ static void first_ns_add(struct call *c)
 		call_end(c, rc);
 }
 
-int array_ns_create(struct array *a, struct set_ns *ns, char why[512])
+static int ns_create(struct array *a, struct set_ns *ns, char why[512])
 {
 	uint64_t pool = store_pool_bytes(a->pool[0]);
 	struct call c = {.run = first_ns_add};
@@ -930,14 +1043,12 @@ int array_ns_create(struct array *a, struct set_ns *ns, char why[512])
 	char said[256] = "";
 	int rc;
 
-	why[0] = '\0';
 	if (ns->kind == SET_KV && 4 * (uint64_t)ns->value_bytes_max > pool) {
 		snprintf(why, 512, "values of %u bytes: four need to fit into the buffers of a "
 			 "loop, %llu bytes; start the array with larger --buffer-bytes",
 			 ns->value_bytes_max, (unsigned long long)pool);
 		return CMD_USAGE;
 	}
-	failed_drives_tell(a);
 	rc = set_ns_create(a->set, ns, said);
 	if (rc != 0) {
 		snprintf(why, 512, "%s", said);
@@ -963,6 +1074,19 @@ int array_ns_create(struct array *a, struct set_ns *ns, char why[512])
 	return failed(rc, why);
 }
 
+int array_ns_create(struct array *a, const char *nqn, struct set_ns *ns, char why[512])
+{
+	int number, code;
+
+	why[0] = '\0';
+	change_begin(a);
+	number = subsys_find(a, nqn);
+	ns->subsys = (uint8_t)number;
+	code = number < 0 ? subsys_none(nqn, why) : ns_create(a, ns, why);
+	change_end(a);
+	return code;
+}
+
 static void first_ns_left(void *arg);
 
 static void first_ns_gone(struct call *c)
@@ -978,9 +1102,7 @@ static void first_ns_left(void *arg)
 	unsigned at = 0;
 
 	if (a->collecting > 0) {
-		must(a->idle_wait == NULL);
-		c->run = first_ns_gone;
-		a->idle_wait = c;
+		call_when_idle(c, first_ns_gone);
 		return;
 	}
 	while (a->seen[at] != c->ns)
@@ -998,33 +1120,53 @@ static void first_ns_remove(struct call *c)
 		call_end(c, rc);
 }
 
+/* The target and the stores let go, which a drive that hangs makes long; `change` is let go of. */
+static void ns_let_go(struct array *a, struct array_ns *n)
+{
+	struct call c = {.run = first_ns_remove, .ns = n}, moved = {.run = first_moved, .ns = n};
+
+	failed_drives_tell(a);               /* also what only this namespace knows */
+	n->leaving = true;
+	a->closing++;
+	pthread_mutex_unlock(&a->change);
+	must(call_first(a, &c) == 0);        /* the table here and the target's are one */
+	ns_close(a, n);
+	(void)call_first(a, &moved);
+	pthread_mutex_lock(&a->change);
+	a->closing--;
+	pthread_cond_broadcast(&a->closed);
+	drives_ready(a);                     /* the catalog is written next */
+}
+
 int array_ns_remove(struct array *a, const char *nqn, uint32_t nsid, char why[512])
 {
-	struct call c = {.run = first_ns_remove}, moved = {.run = first_moved};
 	char said[256] = "";
+	struct array_ns *n;
 	unsigned at = 0;
 	int rc;
 
 	why[0] = '\0';
-	while (at < a->ns_count &&
-	       (a->ns[at]->ns.nsid != nsid || strcmp(a->ns[at]->nqn, nqn) != 0))
+	pthread_mutex_lock(&a->change);
+	while (at < a->ns_count && (a->ns[at]->ns.nsid != nsid || a->ns[at]->leaving ||
+				    strcmp(a->ns[at]->nqn, nqn) != 0))
 		at++;
 	if (at == a->ns_count) {
+		pthread_mutex_unlock(&a->change);
 		snprintf(why, 512, "namespace %u of %.223s: there is none", nsid, nqn);
 		return CMD_MISS;
 	}
-	failed_drives_tell(a);               /* also what only this namespace knows */
-	c.ns = a->ns[at];
-	rc = call_first(a, &c);
-	must(rc == 0);                       /* the table here and the target's are one */
-	ns_close(a, c.ns);
-	moved.ns = c.ns;
-	(void)call_first(a, &moved);
+	n = a->ns[at];
+	ns_let_go(a, n);
+	at = 0;
+	while (a->ns[at] != n)               /* others have come and gone */
+		at++;
+	must(at < a->ns_count);
 	a->ns[at] = a->ns[--a->ns_count];
-	rc = set_ns_remove(a->set, c.ns->ns.id, said);
+	rc = set_ns_remove(a->set, n->ns.id, said);
+	change_end(a);
 	log_event(LOG_INFO, "namespace_removed", LOG_NUMBER("nsid", nsid),
 		  LOG_TEXT("subsystem", nqn));
-	free(c.ns);
+	free(n);
 	if (rc != 0)
 		snprintf(why, 512, "namespace %u: taken from hosts, but the drives keep it: %s",
 			 nsid, said);
@@ -1051,8 +1193,8 @@ static void first_subsys_remove(struct call *c)
 	call_end(c, target_subsys_remove(c->array->target, s->nqn));
 }
 
-int array_subsys_create(struct array *a, const char *nqn, const char *const *host,
-			unsigned host_count, char why[512])
+static int subsys_create(struct array *a, const char *nqn, const char *const *host,
+			 unsigned host_count, char why[512])
 {
 	struct subsys_call s = {.call = {.run = first_subsys_add}};
 	struct set_subsys all[SET_SUBSYSTEMS_MAX];
@@ -1086,17 +1228,26 @@ int array_subsys_create(struct array *a, const char *nqn, const char *const *hos
 	return failed(rc, why);
 }
 
-int array_subsys_remove(struct array *a, const char *nqn, char why[512])
+int array_subsys_create(struct array *a, const char *nqn, const char *const *host,
+			unsigned host_count, char why[512])
+{
+	int code;
+
+	change_begin(a);
+	code = subsys_create(a, nqn, host, host_count, why);
+	change_end(a);
+	return code;
+}
+
+static int subsys_remove(struct array *a, const char *nqn, char why[512])
 {
 	struct subsys_call s = {.call = {.run = first_subsys_remove}, .nqn = nqn};
-	int number = array_subsys_number(a, nqn), rc;
+	int number = subsys_find(a, nqn), rc;
 	char said[256] = "";
 
 	why[0] = '\0';
-	if (number < 0) {
-		snprintf(why, 512, "subsystem %.223s: there is none", nqn);
-		return CMD_MISS;
-	}
+	if (number < 0)
+		return subsys_none(nqn, why);
 	rc = set_subsys_remove(a->set, (uint8_t)number, said);
 	if (rc != 0) {
 		snprintf(why, 512, "%s", said);
@@ -1105,6 +1256,16 @@ int array_subsys_remove(struct array *a, const char *nqn, char why[512])
 	rc = call_first(a, &s.call);
 	must(rc == 0);
 	return 0;
+}
+
+int array_subsys_remove(struct array *a, const char *nqn, char why[512])
+{
+	int code;
+
+	change_begin(a);
+	code = subsys_remove(a, nqn, why);
+	change_end(a);
+	return code;
 }
 
 /* --- what it has done -------------------- */
@@ -1183,7 +1344,12 @@ static void collect_end(struct array_rows *r)
 	if (a->collecting > 0 || waits == NULL)
 		return;
 	a->idle_wait = NULL;
-	waits->run(waits);
+	while (waits != NULL) {
+		struct call *c = waits;
+
+		waits = c->next;             /* c is its caller's once it has run */
+		c->run(c);
+	}
 }
 
 static void collect_next(struct array_rows *r)

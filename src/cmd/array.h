@@ -5,7 +5,8 @@
  *
  *	phase      who calls                      what
  *	opening    the main thread, no loop runs  array_open(), array_target()
- *	serving    one control thread             array_ns_create(), _remove(), array_subsys_*()
+ *	serving    control threads                array_ns_create(), _remove(), array_subsys_*(),
+ *	                                          array_know()
  *	           the first loop                 array_collect()
  *	closing    one thread, the loops run      array_close(), when the target is closed
  *	closed     the main thread                array_free()
@@ -73,18 +74,29 @@ struct array_memory {
 };
 struct array_memory array_memory(const struct array *a);
 
-/* --- while serving, on the control thread -------------------- */
+/* --- while serving, on any of the control threads -------------------- */
 
-/* ns->subsys and what set_ns_create() asks for is filled; the rest is filled on success. */
-int array_ns_create(struct array *a, struct set_ns *ns, char why[512]);
+/* What set_ns_create() asks for is filled, but for the subsystem; the rest is filled on success.
+ * These four wait for one another where they write to the drives; a removal that waits for a drive
+ * keeps no list waiting. */
+int array_ns_create(struct array *a, const char *nqn, struct set_ns *ns, char why[512]);
 int array_ns_remove(struct array *a, const char *nqn, uint32_t nsid, char why[512]);
 int array_subsys_create(struct array *a, const char *nqn, const char *const *host,
 			unsigned host_count, char why[512]);
 int array_subsys_remove(struct array *a, const char *nqn, char why[512]);
-const struct set *array_set(const struct array *a);
 const char *array_first_nqn(const struct array *a);
-/* -1: no such subsystem. */
-int array_subsys_number(const struct array *a, const char *nqn);
+
+/* What there is, after the last of those changes. */
+struct array_known {
+	struct set_ns ns[SET_NAMESPACES_MAX];
+	struct set_subsys subsys[SET_SUBSYSTEMS_MAX];        /* with the name that hosts use */
+	char host[SET_SUBSYSTEMS_MAX][SET_HOSTS_MAX][SET_NQN_BYTES];
+	unsigned host_count[SET_SUBSYSTEMS_MAX], ns_count, subsys_count;
+	uint64_t free_bytes;
+};
+
+/* Waits for nothing. */
+void array_know(struct array *a, struct array_known *out);
 
 /* --- what it has done, gathered on the first loop -------------------- */
 

@@ -6,8 +6,10 @@
  *		(SO_PEERCRED: owner or root) ─ one line, at most CONTROL_LINE_MAX, within LINE_NS ─
  *		answer ─ close
  *
- * A thread of its own, since answers block on drives and on the loops; one client at a time, and
- * one that says nothing is closed after LINE_NS, so that it delays the others by no more. A socket
+ * One thread accepts and reads the lines of READING_MAX clients side by side; a newcomer displaces
+ * the oldest that has sent no whole line. Each whole one is answered on a thread of its own, since
+ * answers block on drives and on the loops, WORKING_MAX at a time; more wait. So neither a client
+ * that says nothing nor a command that waits for a drive holds up the others. A socket
  * that is left from an array that was killed is replaced when nobody answers there.
  */
 #include "cmd/control.h"
@@ -34,6 +36,9 @@
 #define LINE_NS (2 * NS_PER_S)
 #define REST_NS (300 * NS_PER_MS)
 #define REST_READS 64
+/* Descriptors of clients: of those that serve.c keeps free. */
+#define READING_MAX 8
+#define WORKING_MAX 8
 /* bind() and listen() of an array that starts are closer together than that: nobody answers at an
  * older socket because the array is gone. */
 #define SWEEP_AGE_S 60
@@ -47,7 +52,22 @@ struct control {
 	pthread_t thread;
 	void (*ended)(void *arg);
 	void *ended_arg;
-	char line[CONTROL_LINE_MAX + 1];
+	/* being read, the oldest first; of the thread that accepts */
+	struct client *reading[READING_MAX];
+	unsigned reading_count;
+	int ended_fd;                          /* one more has been answered */
+	pthread_mutex_t mutex;
+	pthread_cond_t left;
+	unsigned working;                      /* under mutex */
+};
+
+struct client {
+	struct control *control;
+	int fd;
+	uint64_t until_ns;
+	bool whole;                            /* the line is, or there will be none */
+	size_t have, line_bytes;
+	char line[CONTROL_LINE_MAX];
 };
 
 static uint64_t now_ns(void)
@@ -226,31 +246,19 @@ static bool peer_is_owner(int fd)
 	       (who.uid == 0 || who.uid == geteuid());
 }
 
-/* The line without its end; 0: no whole line came (closed, silent or too long). */
-static size_t line_read(struct control *c, int fd, bool *too_long)
+/* What has come of the line. Return: false: the client has left. */
+static bool line_read(struct client *c)
 {
-	uint64_t until = now_ns() + LINE_NS;
-	size_t have = 0;
+	ssize_t got = recv(c->fd, c->line + c->have, CONTROL_LINE_MAX - c->have, MSG_DONTWAIT);
+	char *end;
 
-	*too_long = false;
-	while (have < CONTROL_LINE_MAX) {
-		struct pollfd ready = {.fd = fd, .events = POLLIN};
-		uint64_t now = now_ns();
-		ssize_t got;
-		char *end;
-
-		if (now >= until || poll(&ready, 1, (int)((until - now) / NS_PER_MS) + 1) <= 0)
-			return 0;
-		got = recv(fd, c->line + have, CONTROL_LINE_MAX - have, MSG_DONTWAIT);
-		if (got <= 0)
-			return 0;
-		end = memchr(c->line + have, '\n', (size_t)got);
-		if (end != NULL)
-			return (size_t)(end - c->line);
-		have += (size_t)got;
-	}
-	*too_long = true;
-	return 0;
+	if (got <= 0)
+		return got < 0 && (errno == EAGAIN || errno == EINTR);
+	end = memchr(c->line + c->have, '\n', (size_t)got);
+	c->have += (size_t)got;
+	c->line_bytes = end != NULL ? (size_t)(end - c->line) : 0;
+	c->whole = end != NULL || c->have == CONTROL_LINE_MAX;
+	return c->line_bytes > 0 || end == NULL;
 }
 
 static void line_write(int fd, json_t *answer)
@@ -274,7 +282,7 @@ static void line_write(int fd, json_t *answer)
 }
 
 /* What the client still sends is read for a moment: closed with bytes unread, the answer goes. */
-static void rest_drop(struct control *c, int fd)
+static void rest_drop(struct client *c, int fd)
 {
 	uint64_t until = now_ns() + REST_NS;
 
@@ -289,73 +297,204 @@ static void rest_drop(struct control *c, int fd)
 	}
 }
 
-static json_t *request_answer(struct control *c, size_t bytes)
+static void client_free(struct client *c)
+{
+	close(c->fd);
+	free(c);
+}
+
+static json_t *request_answer(struct client *c, size_t bytes)
 {
 	json_error_t at;
 	json_t *request = json_loadb(c->line, bytes, JSON_REJECT_DUPLICATES, &at), *answer;
 
 	if (request == NULL)
 		return control_error(CMD_USAGE, "control: not JSON: %.200s", at.text);
-	answer = json_is_object(request) ? c->answer(c->arg, request) :
+	answer = json_is_object(request) ? c->control->answer(c->control->arg, request) :
 		control_error(CMD_USAGE, "control: a request is an object");
 	must(json_is_object(answer));
 	json_decref(request);
 	return answer;
 }
 
-static void client_serve(struct control *c, int fd)
+static void *client_thread(void *arg)
 {
-	json_t *answer = NULL;
-	bool too_long;
-	size_t bytes;
+	struct client *client = arg;
+	struct control *c = client->control;
+	uint64_t one = 1;
+	json_t *answer;
 
-	if (!peer_is_owner(fd)) {
+	if (!peer_is_owner(client->fd))
 		answer = control_error(CMD_REFUSED, "control: only the owner of the array, and "
 				       "root, may ask");
-	} else {
-		bytes = line_read(c, fd, &too_long);
-		if (bytes > 0)
-			answer = request_answer(c, bytes);
-		else if (too_long)
-			answer = control_error(CMD_USAGE, "control: a request is at most %d bytes",
-					       CONTROL_LINE_MAX);
-	}
-	if (answer == NULL)
-		return;
-	line_write(fd, answer);
+	else if (client->line_bytes == 0)
+		answer = control_error(CMD_USAGE, "control: a request is at most %d bytes",
+				       CONTROL_LINE_MAX);
+	else
+		answer = request_answer(client, client->line_bytes);
+	line_write(client->fd, answer);
 	json_decref(answer);
-	rest_drop(c, fd);
+	rest_drop(client, client->fd);
+	client_free(client);
+	pthread_mutex_lock(&c->mutex);
+	c->working--;
+	must(write(c->ended_fd, &one, sizeof(one)) == sizeof(one));
+	pthread_cond_signal(&c->left);
+	pthread_mutex_unlock(&c->mutex);       /* the last that touches c */
+	return NULL;
+}
+
+static bool client_work(struct client *client)
+{
+	struct control *c = client->control;
+	pthread_t thread;
+	bool room;
+
+	pthread_mutex_lock(&c->mutex);
+	room = c->working < WORKING_MAX &&
+	       pthread_create(&thread, NULL, client_thread, client) == 0;
+	c->working += room;
+	pthread_mutex_unlock(&c->mutex);
+	if (room)
+		pthread_detach(thread);
+	return room;
+}
+
+static void reading_drop(struct control *c, unsigned at)
+{
+	memmove(&c->reading[at], &c->reading[at + 1],
+		(--c->reading_count - at) * sizeof(c->reading[0]));
+}
+
+/* The oldest without a whole line makes room. Return: whether there is room. */
+static bool reading_room(struct control *c)
+{
+	for (unsigned i = 0; i < c->reading_count && c->reading_count == READING_MAX; i++)
+		if (!c->reading[i]->whole) {
+			client_free(c->reading[i]);
+			reading_drop(c, i);
+		}
+	return c->reading_count < READING_MAX;
+}
+
+/* A client that can't be served is closed without an answer. */
+static void client_accept(struct control *c)
+{
+	int fd = accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+	struct client *client;
+
+	if (fd < 0)
+		return;
+	client = calloc(1, sizeof(*client));
+	if (client == NULL || !reading_room(c)) {
+		free(client);
+		close(fd);
+		return;
+	}
+	client->control = c;
+	client->fd = fd;
+	client->until_ns = now_ns() + LINE_NS;
+	client->whole = !peer_is_owner(fd);    /* nothing of it is read */
+	if (!client->whole || !client_work(client))
+		c->reading[c->reading_count++] = client;
+}
+
+/* Those whose line is whole go to work; those who have left or take too long are closed. */
+static void reading_turn(struct control *c, const struct pollfd *ready)
+{
+	unsigned count = c->reading_count, at = 0;
+	uint64_t now = now_ns();
+
+	for (unsigned i = 0; i < count; i++) {
+		struct client *client = c->reading[at];
+		bool here = client->whole || ready[i].revents == 0 || line_read(client);
+
+		if (here && client->whole) {
+			if (client_work(client))
+				reading_drop(c, at);
+			else
+				at++;          /* waits for one of those at work */
+		} else if (here && now < client->until_ns) {
+			at++;
+		} else {
+			client_free(client);
+			reading_drop(c, at);
+		}
+	}
+}
+
+/* ready: wake, accept, ended, then reading. Return: milliseconds. */
+static int poll_prepare(const struct control *c, struct pollfd *ready)
+{
+	uint64_t now = now_ns(), until = UINT64_MAX;
+
+	ready[0] = (struct pollfd){.fd = c->wake_fd, .events = POLLIN};
+	ready[1] = (struct pollfd){.fd = -1, .events = POLLIN};
+	ready[2] = (struct pollfd){.fd = c->ended_fd, .events = POLLIN};
+	for (unsigned i = 0; i < c->reading_count; i++) {
+		const struct client *client = c->reading[i];
+
+		ready[3 + i] = (struct pollfd){.fd = client->whole ? -1 : client->fd,
+					       .events = POLLIN};
+		if (!client->whole && client->until_ns < until)
+			until = client->until_ns;
+		if (!client->whole)
+			ready[1].fd = c->listen_fd;
+	}
+	if (c->reading_count < READING_MAX)
+		ready[1].fd = c->listen_fd;
+	return until == UINT64_MAX ? -1 : until <= now ? 0 : (int)((until - now) / NS_PER_MS) + 1;
 }
 
 static void *control_thread(void *arg)
 {
 	struct control *c = arg;
+	struct pollfd ready[3 + READING_MAX];
+	uint64_t count;
 
 	for (;;) {
-		struct pollfd ready[2] = {{.fd = c->wake_fd, .events = POLLIN},
-					  {.fd = c->listen_fd, .events = POLLIN}};
-		uint64_t count;
-		int fd;
+		int wait_ms = poll_prepare(c, ready);
+		bool comes;
 
-		if (poll(ready, 2, -1) < 0 && errno != EINTR)
-			break;
-		if (ready[0].revents != 0) {           /* what was written before is seen now */
-			if (read(c->wake_fd, &count, sizeof(count)) == sizeof(count))
+		if (poll(ready, 3 + c->reading_count, wait_ms) < 0) {
+			if (errno != EINTR)
 				break;
 			continue;
 		}
-		fd = accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC);
-		if (fd < 0)
-			continue;
-		client_serve(c, fd);
-		close(fd);
+		if (ready[0].revents != 0 &&           /* what was written before is seen now */
+		    read(c->wake_fd, &count, sizeof(count)) == sizeof(count))
+			break;
+		if (ready[2].revents != 0)
+			(void)!read(c->ended_fd, &count, sizeof(count));
+		comes = ready[1].revents != 0;
+		reading_turn(c, &ready[3]);
+		if (comes)
+			client_accept(c);
 	}
+	while (c->reading_count > 0)
+		client_free(c->reading[--c->reading_count]);
+	pthread_mutex_lock(&c->mutex);
+	while (c->working > 0)
+		pthread_cond_wait(&c->left, &c->mutex);
+	pthread_mutex_unlock(&c->mutex);
 	if (c->ended != NULL)
 		c->ended(c->ended_arg);
 	return NULL;
 }
 
 /* --- open and close -------------------- */
+
+static void control_free(struct control *c)
+{
+	int fd[] = {c->listen_fd, c->wake_fd, c->ended_fd};
+
+	for (unsigned i = 0; i < ARRAY_COUNT(fd); i++)
+		if (fd[i] >= 0)
+			close(fd[i]);
+	pthread_mutex_destroy(&c->mutex);
+	pthread_cond_destroy(&c->left);
+	free(c);
+}
 
 int control_open(const char *path, control_answer answer, void *arg, char why[256],
 		 struct control **out)
@@ -365,13 +504,16 @@ int control_open(const char *path, control_answer answer, void *arg, char why[25
 
 	if (c == NULL)
 		return -ENOMEM;
+	pthread_mutex_init(&c->mutex, NULL);
+	pthread_cond_init(&c->left, NULL);
 	c->listen_fd = -1;
 	c->answer = answer;
 	c->arg = arg;
 	snprintf(why, 256, "%.200s: %s", path, strerror(EIO));
 	snprintf(c->path, sizeof(c->path), "%s", strlen(path) < sizeof(c->path) ? path : "");
 	c->wake_fd = eventfd(0, EFD_CLOEXEC);
-	rc = c->wake_fd < 0 ? -EIO : socket_bind(c, why);
+	c->ended_fd = eventfd(0, EFD_CLOEXEC);
+	rc = c->wake_fd < 0 || c->ended_fd < 0 ? -EIO : socket_bind(c, why);
 	if (rc == 0 && pthread_create(&c->thread, NULL, control_thread, c) != 0) {
 		unlink(c->path);
 		rc = -EIO;
@@ -380,11 +522,7 @@ int control_open(const char *path, control_answer answer, void *arg, char why[25
 		*out = c;
 		return 0;
 	}
-	if (c->listen_fd >= 0)
-		close(c->listen_fd);
-	if (c->wake_fd >= 0)
-		close(c->wake_fd);
-	free(c);
+	control_free(c);
 	return rc;
 }
 
@@ -407,9 +545,7 @@ void control_close(struct control **cp)
 	must(write(c->wake_fd, &one, sizeof(one)) == sizeof(one));
 	must(pthread_join(c->thread, NULL) == 0);
 	unlink(c->path);
-	close(c->listen_fd);
-	close(c->wake_fd);
-	free(c);
+	control_free(c);
 }
 
 /* --- the client -------------------- */

@@ -16,7 +16,7 @@
 
 struct control;
 
-/* One request is answered with a new object; on the control thread, one at a time. */
+/* One request is answered with a new object; on a thread of its own, several at once. */
 typedef json_t *(*control_answer)(void *arg, const json_t *request);
 
 /* {"ok": false, "exit": ..., "error": ...} */
@@ -38,7 +38,8 @@ int control_open(const char *path, control_answer answer, void *arg, char why[25
  * one that control_open() has found good. */
 void control_sweep(const char *path);
 
-/* No new request; what is being answered is answered first. Then ended(arg), on that thread. */
+/* No new request; what is being answered is answered first. Then ended(arg), on the thread that
+ * accepts. */
 void control_stop(struct control *c, void (*ended)(void *arg), void *arg);
 /* After ended() was called, or instead of control_stop() where nothing is at work. */
 void control_close(struct control **c);

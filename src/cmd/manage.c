@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Requests of the control socket. Each is checked whole first: an unknown member, a wrong type or a
- * value out of range is refused with its name, and nothing has been changed then. Runs on the
- * control thread.
+ * value out of range is refused with its name, and nothing has been changed then. Runs on a
+ * control thread, of which there are several.
  */
 #include "cmd/manage.h"
 
@@ -126,18 +126,34 @@ static json_t *ns_json(const struct set_ns *ns, const char *nqn)
 
 /* --- namespaces -------------------- */
 
-/* Which subsystem a request means; -1 and *wrong where there is none of that name. */
-static int subsys_meant(const struct manage *m, const json_t *request, const char **nqn,
-			json_t **wrong)
+static struct array_known *known_of(const struct manage *m)
 {
-	int number;
+	struct array_known *known = malloc(sizeof(*known));
 
+	must(known != NULL);
+	array_know(m->array, known);
+	return known;
+}
+
+static bool subsys_is_known(const struct manage *m, const char *nqn)
+{
+	struct array_known *known = known_of(m);
+	bool is = false;
+
+	for (unsigned i = 0; i < known->subsys_count; i++)
+		is |= strcmp(known->subsys[i].nqn, nqn) == 0;
+	free(known);
+	return is;
+}
+
+/* Which subsystem a request means; not NULL where there is none of that name. */
+static json_t *subsys_meant(const struct manage *m, const json_t *request, const char **nqn)
+{
 	*nqn = text_of(request, "subsystem", m->nqn);
-	number = array_subsys_number(m->array, *nqn);
-	*wrong = number >= 0 ? NULL :
-		control_error(CMD_MISS, "subsystem %.223s: there is none; kvof subsys ls lists "
-			      "them", *nqn);
-	return number;
+	if (subsys_is_known(m, *nqn))
+		return NULL;
+	return control_error(CMD_MISS, "subsystem %.223s: there is none; kvof subsys ls lists "
+			     "them", *nqn);
 }
 
 /* The text of what is wrong with a namespace that is asked for; NULL: nothing. */
@@ -188,15 +204,14 @@ static json_t *ns_create(struct manage *m, const json_t *request)
 	const char *wrong = ns_wrong(request, &ns), *nqn;
 	char why[512] = "";
 	json_t *no;
-	int number, code;
+	int code;
 
 	if (wrong != NULL)
 		return control_error(CMD_USAGE, "%s", wrong);
-	number = subsys_meant(m, request, &nqn, &no);
+	no = subsys_meant(m, request, &nqn);
 	if (no != NULL)
 		return no;
-	ns.subsys = (uint8_t)number;
-	code = array_ns_create(m->array, &ns, why);
+	code = array_ns_create(m->array, nqn, &ns, why);
 	return answer_of(code, why, code == 0 ? ns_json(&ns, nqn) : json_object());
 }
 
@@ -209,7 +224,7 @@ static json_t *ns_remove(struct manage *m, const json_t *request)
 
 	if (nsid < 1 || nsid > TARGET_NAMESPACES)
 		return control_error(CMD_USAGE, "nsid: 1 to 64");
-	(void)subsys_meant(m, request, &nqn, &no);
+	no = subsys_meant(m, request, &nqn);
 	if (no != NULL)
 		return no;
 	return answer_of(array_ns_remove(m->array, nqn, (uint32_t)nsid, why), why,
@@ -229,8 +244,9 @@ static void listing_done(struct array_rows *r)
 static json_t *ns_list(struct manage *m, const json_t *request)
 {
 	const char *only = text_of(request, "subsystem", NULL);
+	struct array_known *known = known_of(m);
 	struct listing *l = calloc(1, sizeof(*l));
-	json_t *all = json_array();
+	json_t *all = json_array(), *out;
 
 	must(l != NULL && sem_init(&l->done, 0, 0) == 0);
 	l->rows.done = listing_done;
@@ -253,8 +269,10 @@ static json_t *ns_list(struct manage *m, const json_t *request)
 	}
 	sem_destroy(&l->done);
 	free(l);
-	return json_pack("{s:b, s:o, s:I}", "ok", 1, "namespaces", all, "free_bytes",
-			 (json_int_t)set_free_bytes(array_set(m->array)));
+	out = json_pack("{s:b, s:o, s:I}", "ok", 1, "namespaces", all, "free_bytes",
+			(json_int_t)known->free_bytes);
+	free(known);
+	return out;
 }
 
 /* --- subsystems -------------------- */
@@ -269,7 +287,7 @@ static json_t *subsys_create(struct manage *m, const json_t *request)
 	if (!nv_nqn_check(nqn) || strcmp(nqn, NV_DISCOVERY_NQN) == 0)
 		return control_error(CMD_USAGE, "subsystem %.223s: not an NQN for a subsystem",
 				     nqn);
-	if (array_subsys_number(m->array, nqn) >= 0)
+	if (subsys_is_known(m, nqn))
 		return control_error(CMD_REFUSED, "subsystem %.223s: exists", nqn);
 	for (unsigned i = 0; i < count; i++) {
 		host[i] = json_string_value(json_array_get(hosts, i));
@@ -286,7 +304,7 @@ static json_t *subsys_remove(struct manage *m, const json_t *request)
 	char why[512] = "";
 	json_t *no;
 
-	(void)subsys_meant(m, request, &nqn, &no);
+	no = subsys_meant(m, request, &nqn);
 	if (no != NULL)
 		return no;
 	if (strcmp(nqn, m->nqn) == 0)
@@ -297,26 +315,21 @@ static json_t *subsys_remove(struct manage *m, const json_t *request)
 
 static json_t *subsys_list(struct manage *m)
 {
-	struct set_subsys all[SET_SUBSYSTEMS_MAX];
-	static struct set_ns ns[SET_NAMESPACES_MAX];
-	static char host[SET_HOSTS_MAX][SET_NQN_BYTES];
-	unsigned count = set_subsys_list(array_set(m->array), all);
-	unsigned ns_count = set_ns_list(array_set(m->array), ns);
+	struct array_known *known = known_of(m);
 	json_t *out = json_array();
 
-	for (unsigned i = 0; i < count; i++) {
-		unsigned hosts = set_subsys_hosts_list(array_set(m->array), all[i].number, host);
+	for (unsigned i = 0; i < known->subsys_count; i++) {
 		json_t *names = json_array(), *ids = json_array();
 
-		for (unsigned k = 0; k < hosts; k++)
-			json_array_append_new(names, json_string(host[k]));
-		for (unsigned k = 0; k < ns_count; k++)
-			if (ns[k].subsys == all[i].number)
-				json_array_append_new(ids, json_integer(ns[k].nsid));
+		for (unsigned k = 0; k < known->host_count[i]; k++)
+			json_array_append_new(names, json_string(known->host[i][k]));
+		for (unsigned k = 0; k < known->ns_count; k++)
+			if (known->ns[k].subsys == known->subsys[i].number)
+				json_array_append_new(ids, json_integer(known->ns[k].nsid));
 		json_array_append_new(out, json_pack("{s:s, s:o, s:o}", "subsystem",
-			all[i].nqn[0] != '\0' ? all[i].nqn : m->nqn, "namespaces", ids, "hosts",
-			names));
+			known->subsys[i].nqn, "namespaces", ids, "hosts", names));
 	}
+	free(known);
 	return json_pack("{s:b, s:o}", "ok", 1, "subsystems", out);
 }
 

@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`kvof ns`, `kvof subsys` and the control socket of a running array, and what hosts see of it.
 
-usage: ns_cli.py KVOF [WORDS]     runs the cases whose name contains WORDS
+usage: ns_cli.py KVOF LIBRARY [WORDS]     runs the cases whose name contains WORDS; LIBRARY is
+fail_calls, which lets a drive hang
 """
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import stat
@@ -18,9 +20,10 @@ import threading
 import time
 
 from cases import case, each, run_all
+from fail_calls import Fail
 from nvmetcp import *
 
-KVOF = sys.argv[1]
+KVOF, LIBRARY = sys.argv[1:3]
 TWO = 'nqn.2026-11.io.kvof:two'
 
 
@@ -632,9 +635,63 @@ def stop_in_between(d):
             client.wait(10)
 
 
+def half_line(a):
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(a.path)                              # waits for room in the backlog
+    s.settimeout(5)
+    s.sendall(b'{"command"')
+    return s
+
+
+@case('clients of the control socket that send half a line, however many, hold up no other')
+def half_lines(d):
+    with Served(d, '--kv', '64MiB') as a:
+        files = a.fds()
+        for count in (3, 300):
+            halves = [half_line(a) for _ in range(count)]
+            assert len(a.json('ns', 'ls')['namespaces']) == 1
+            last = halves[-1]
+            assert not select.select([last], [], [], 0)[0], 'the answer came after the half line ended'
+            assert a.fds() <= files + 32, (a.fds(), files)
+            assert last.recv(1) == b'', 'half a line is answered'
+            for s in halves:
+                s.close()
+
+
+@case('while a namespace is taken from a drive that hangs other commands are answered')
+def hung_removal(d):
+    fail = Fail(LIBRARY, d)
+    fail.env['KVOF_LOOP'] = 'plain'
+    drives = [os.path.join(d, name) + ',size=128MiB' for name in ('well', 'hang')]
+    with Served(d, '--kv', '96MiB', drives=drives, env=fail.env) as a, \
+            Host(a.port) as other, Host(a.port, sqsize=63) as h:
+        a.json('ns', 'create', '--size', '64MiB')
+        a.json('subsys', 'create', TWO)
+        fail.hang(True)
+        for i in range(16):                        # some of them go to the drive that hangs
+            h.io.send(h.io.capsule(kv(1, i, b'v%d' % i, 4096, nsid=2, dptr=sgl(1, 4096)), bytes(4096)))
+        removal = subprocess.Popen([KVOF, 'ns', 'rm', '2', '--control', a.path],
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        while 2 in nsids(other):
+            assert removal.poll() is None, removal.communicate()
+        assert 1 in {n['nsid'] for n in a.json('ns', 'ls')['namespaces']}
+        assert [s['subsystem'] for s in a.json('subsys', 'ls')['subsystems']] == [NQN, TWO]
+        a.refused(1, ['there is none'], 'ns', 'rm', '2')
+        a.refused(2, ['kind'], 'ns', 'create', '--kind', 'odd', '--size', '1MiB')
+        made = subprocess.Popen([KVOF, 'ns', 'create', '--kind', 'block', '--size', '8MiB',
+                                 '--control', a.path],
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert removal.poll() is None, 'the drive did not hang'
+        code = removal.wait(30)                    # the store gives the drive up
+        assert code == 0, removal.communicate()
+        assert made.wait(30) == 0, made.communicate()[0]
+        fail.hang(False)
+        status_ok(other.io.store(b'other', b'fine'))
+
+
 def in_folder(run):
     with tempfile.TemporaryDirectory(prefix='kvof-ns-') as folder:
         return run(folder)
 
 
-sys.exit(run_all(' '.join(sys.argv[2:]), in_folder))
+sys.exit(run_all(' '.join(sys.argv[3:]), in_folder))

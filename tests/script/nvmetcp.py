@@ -390,13 +390,14 @@ class Host:
 class Array:
     """A `kvof serve` of our own on a free port."""
 
-    def __init__(self, kvof, *args, drives=('mem,size=256MiB',), log=None, port=0):
+    def __init__(self, kvof, *args, drives=('mem,size=256MiB',), log=None, port=0,
+                 env=None):
         command = [kvof, 'serve', '--listen', f'tcp://127.0.0.1:{port}']
         for drive in drives:
             command += ['--drive', drive]
         self.err = open(log, 'wb+') if log else subprocess.DEVNULL
         self.proc = subprocess.Popen(command + list(args), stdout=subprocess.PIPE,
-                                     stderr=self.err, text=True)
+                                     stderr=self.err, text=True, env=env)
         atexit.register(self.proc.kill)      # a case that fails leaves none behind
         line = self.proc.stdout.readline()
         match = re.match(r'ready tcp://127\.0\.0\.1:(\d+) (\S+)$', line)
