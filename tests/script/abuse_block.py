@@ -122,6 +122,31 @@ def n07(a, opcode):
         assert answer.dnr
 
 
+@each('N09 no namespace is write protected, and none can be made so: Set Features 84h is 0/02', [1, 2, 3])
+def n09(a, state):
+    with Host(a.port) as h:
+        status_of(h.admin.command(sqe(9, 7, NSID, cdw10=0x84, cdw11=state))[0], (0, 2))
+        _, data = h.admin.identify(0, NSID)
+        assert data[99] & 1 == 0, 'NSATTR says write protected'
+        data = noise(BLOCK, state)
+        status_of(put(h.io, 300, data), (0, 0))
+        assert get(h.io, 300, 1) == data
+
+
+@case('Q05 Compare as first of a fused pair without its Write: not run, and what follows is unharmed')
+def q05(a):
+    with Host(a.port) as h:
+        status_of(put(h.io, 310, noise(BLOCK)), (0, 0))
+        for fuse in (1, 2):
+            command = bytearray(nvm(COMPARE, 20 + fuse, 310, 1, dptr=sgl(1, BLOCK)))
+            command[1] |= fuse
+            # No fused commands here (FUSES 0): 0/02 as of Q04 comes before the 0/0A of a lone one.
+            status_of(h.io.command(bytes(command), noise(BLOCK))[0], (0, 2), (0, 0x0A))
+            assert get(h.io, 310, 1) == noise(BLOCK)
+        status_of(h.io.command(nvm(WRITE, 30, 310, 1, dptr=sgl(1, BLOCK)), bytes(BLOCK))[0], (0, 0))
+        assert get(h.io, 310, 1) == bytes(BLOCK)
+
+
 @each('N08 protection information where there is none is 0/02', [1, 2, 4, 8, 15])
 def n08(a, bits):
     with Host(a.port) as h:
