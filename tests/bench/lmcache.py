@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """kvof beside fs_native, Redis and Mooncake Store under LMCache's own bench (`lmcache bench l2`), in one run.
 
-lmcache.py [BUILD] [--set SIZE_MIB] [--keys N] [--in-flight 1,4,16] [--rounds N] [--arms a,b,...]
-           [--folder DIR] [--tcp NAME] [--json FILE]
+lmcache.py [BUILD] [--set SIZE_MIB | --turns N] [--keys N] [--in-flight 1,4,16] [--rounds N]
+           [--arms a,b,...] [--fresh] [--folder DIR] [--tcp NAME] [--json FILE]
 
 Objects of 4 MiB, verification on. N times, for each number in flight, all arms in turn; a run starts its
 store anew and moves --set MiB (at least; whole rounds) into it and out of it. Stores that keep values in
@@ -11,6 +11,10 @@ the memory of a process of their own are then run once more as they are ("again"
 names, so that it has memory at hand; Mooncake emptied first; kvof under new names, evicting), since memory
 that is touched for the first time costs more than the copy. CPU is of LMCache's process and the store's
 together, a GB of objects.
+
+--fresh is a machine just started, whose memory the host has still to find: before a store starts, all free
+memory that is fast to touch is held (fresh.py), until the store is ended; nothing is run "again". What first
+touch costs just before a store starts, and how long the store takes to start, is printed either way.
 
 arms: kvof          kvof serve on loopback, a mem drive
       kvof-files    kvof serve on loopback, two files, O_DIRECT
@@ -36,6 +40,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import fresh
+
 HERE = Path(__file__).resolve().parent
 TOP = HERE.parents[1]
 ENGINES = TOP / "tests/engines"
@@ -43,6 +49,9 @@ LMCACHE = TOP / "build/venv-lmcache"
 MOONCAKE = TOP / "build/venv-mooncake"
 OBJECT = 4 << 20
 MIB = 1 << 20
+LEAVE = 6 << 30               # --fresh leaves so much free, and the room with BESIDE for all other
+BESIDE = 4 << 30
+TAKES_AT_START = ("kvof", "kvof-tiers", "kvof-dram", "mooncake")
 
 
 def port() -> int:
@@ -59,7 +68,9 @@ class Arm:
     def __init__(self, o, folder: Path):
         self.o, self.folder, self.processes, self.runs = o, folder / self.name, [], 0
         self.folder.mkdir()
+        begin = time.monotonic()
         self.start()
+        self.start_s = time.monotonic() - begin
 
     def start(self) -> None:
         pass
@@ -203,10 +214,21 @@ class Mooncake(Arm):
 ARMS = {a.name: a for a in (Kvof, KvofFiles, KvofTiers, KvofDram, FsNative, Redis, Mooncake)}
 
 
+def turns(o, in_flight: int) -> int:
+    """Rounds of LMCache's bench in one run, its warm-up apart."""
+    return o.turns or max(1, -(-o.set // (in_flight * o.keys * OBJECT)))
+
+
+def room(o) -> int:
+    """What a run stores, its warm-up too, and what a log-structured store must keep free; twice: the run before."""
+    largest = max((turns(o, n) + 1) * n * o.keys * OBJECT for n in o.in_flight)
+    return largest * 5 // 4 + 512 * MIB if o.fresh else 2 * largest + 512 * MIB
+
+
 def bench(arm: Arm, in_flight: int):
     """One run of the bench. What lmcache_arm.py wrote, or what went wrong."""
     o = arm.o
-    rounds = max(1, -(-o.set // (in_flight * o.keys * OBJECT)))
+    rounds = turns(o, in_flight)
     with tempfile.TemporaryDirectory(prefix="kvof-lmcache-") as folder:
         out = Path(folder, "out.json")
         args = [LMCACHE / "bin/python", ENGINES / "lmcache_arm.py", out,
@@ -230,16 +252,22 @@ def bench(arm: Arm, in_flight: int):
 
 def run(kind, in_flight: int, number: int, results: dict, o, folder: Path) -> None:
     """Starts a store, benches it once or twice, ends it."""
-    arm = kind(o, folder)
+    hold = fresh.Hold(max(LEAVE, o.room + BESIDE) if o.fresh else None)
+    arm = None
     try:
-        for turn in ("", " again")[:1 + arm.again]:
+        arm = kind(o, folder)
+        for turn in ("", " again")[:1 + (arm.again and not o.fresh)]:
             notes, good = bench(arm, in_flight)
+            notes["begin"] = {"held_bytes": hold.held, "touch_bytes_per_s": hold.first_touch,
+                              "start_s": arm.start_s}
             if good:
                 results.setdefault((arm.name + turn, in_flight), []).append(notes)
             print(f"run {number + 1}, {in_flight} in flight, {arm.name}{turn}: "
                   f"{'done' if good else 'does not count'}", file=sys.stderr, flush=True)
     finally:
-        arm.stop()
+        if arm:
+            arm.stop()
+        hold.release()
 
 
 def row_make(arm: str, in_flight: int, op: str, runs: list, o) -> dict:
@@ -252,7 +280,7 @@ def row_make(arm: str, in_flight: int, op: str, runs: list, o) -> dict:
             "bytes_per_s": statistics.median(rates), "least": min(rates), "most": max(rates),
             "round_bytes": per_round, "round_p50_s": statistics.median(seconds),
             "round_p99_s": seconds[min(len(seconds) - 1, int(len(seconds) * 0.99))],
-            "cpu_s_per_gb": statistics.median(cpu)}
+            "cpu_s_per_gb": statistics.median(cpu), "begin": [r["begin"] for r in runs]}
 
 
 def table(rows: list) -> None:
@@ -269,6 +297,21 @@ def table(rows: list) -> None:
               f"| {r['cpu_s_per_gb']:.2f} |")
 
 
+def begins(rows: list, o) -> None:
+    """What each run found when it began."""
+    print(f"\n| arm | in flight | first touch before its start, GB/s a run | held, GiB a run | "
+          f"started in, s a run | s/GiB of its {o.room / 2**30:.2f} |\n| --- | --- | --- | --- | --- | --- |")
+    for r in rows:
+        if r["op"] != "store" or r["arm"].endswith(" again"):
+            continue
+        cell = [" ".join(f"{b[key] / unit:.2f}" for b in r["begin"]) for key, unit in
+                (("touch_bytes_per_s", 1e9), ("held_bytes", 2**30), ("start_s", 1))]
+        per = statistics.median(b["start_s"] for b in r["begin"]) / (o.room / 2**30)
+        takes = r["arm"] in TAKES_AT_START
+        print(f"| {r['arm']} | {r['in_flight']} | " + " | ".join(cell)
+              + f" | {f'{per:.2f}' if takes else '–'} |")
+
+
 TCP = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 
@@ -276,6 +319,8 @@ def options(argv):
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("build", nargs="?", default=TOP / "build", type=Path)
     p.add_argument("--set", type=int, default=2048, help="MiB that each run moves (2048)")
+    p.add_argument("--turns", type=int, help="rounds a run moves, instead of --set")
+    p.add_argument("--fresh", action="store_true", help="as on a machine just started: memory to be found")
     p.add_argument("--keys", type=int, default=4, help="objects a batch (4)")
     p.add_argument("--in-flight", default="1,4,16", help="batches in flight (1,4,16)")
     p.add_argument("--rounds", type=int, default=3, help="runs of each arm (3)")
@@ -287,8 +332,7 @@ def options(argv):
     o.build = o.build.resolve()
     o.set <<= 20
     o.in_flight = [int(n) for n in o.in_flight.split(",")]
-    # the set, its warm-up round, what a log-structured store must keep free; twice: the run before
-    o.room = 2 * (o.set + max(o.in_flight) * o.keys * OBJECT) + 512 * MIB
+    o.room = room(o)
     path = [TOP / "python", o.build / "python", ENGINES,
             *(MOONCAKE / "lib").glob("python3.*/site-packages")]
     o.env = {**os.environ, "LMCACHE_DISABLE_BANNER": "1", "PYTHONHASHSEED": "0",
@@ -303,9 +347,10 @@ def main(argv) -> int:
     before = TCP.read_text().strip()
     if o.tcp:
         TCP.write_text(o.tcp)
-    print(f"load at the start {os.getloadavg()[0]:.2f} of {os.cpu_count()} cores; {o.set >> 20} MiB a "
+    moves = f"{o.turns} rounds" if o.turns else f"{o.set >> 20} MiB"
+    print(f"load at the start {os.getloadavg()[0]:.2f} of {os.cpu_count()} cores; {moves} a "
           f"run, batches of {o.keys} objects of 4 MiB, room {o.room >> 20} MiB, congestion control "
-          f"{o.tcp or before}", flush=True)
+          f"{o.tcp or before}{', memory the host has still to find' if o.fresh else ''}", flush=True)
     try:
         for number in range(o.rounds):
             for in_flight in o.in_flight:
@@ -318,6 +363,7 @@ def main(argv) -> int:
     rows = [row_make(arm, n, op, runs, o) for (arm, n), runs in results.items()
             for op in ("store", "lookup", "load")]
     table([r for r in rows if r["op"] != "lookup"])
+    begins(rows, o)
     print("\n| lookup of present objects, a batch | " + " | ".join(f"{n} in flight" for n in o.in_flight)
           + " |\n| --- |" + " --- |" * len(o.in_flight))
     for name in names:
@@ -327,7 +373,8 @@ def main(argv) -> int:
                                               for n in o.in_flight) + " |")
     if o.json:
         o.json.write_text(json.dumps({"set_bytes": o.set, "object_bytes": OBJECT, "keys": o.keys,
-                                      "congestion_control": o.tcp or before,
+                                      "fresh": o.fresh,
+                                      "turns": o.turns, "congestion_control": o.tcp or before,
                                       "rows": rows}, indent=1))
     return 0
 
