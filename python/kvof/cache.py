@@ -15,6 +15,7 @@ and is moved straight between the caller's memory and the array.
 (2, True, b'first block')
 """
 
+import math
 import operator
 import re
 import warnings
@@ -234,6 +235,9 @@ class Cache(_kvof.Cache):
         """
         if not -100 <= priority <= 100:
             raise ValueError(f"priority is {priority}, it can be -100 to 100")
+        for name, x in (("prefill_tokens_per_s", prefill_tokens_per_s), ("prefill_slope", prefill_slope)):
+            if not (math.isfinite(x) and x >= 0):
+                raise ValueError(f"{name} is {x}, it is 0 or more")
         mode = _kvof.RESTORE_ENDS if ends else _kvof.RESTORE_PREFIX
         request = self._restore_begin(keys, buffers, mode, load_all * _kvof.RESTORE_LOAD_ALL,
                                       suffix_tokens, _ns(deadline_s), prefill_tokens_per_s,

@@ -256,6 +256,11 @@ class Errors(unittest.TestCase):
         with dram() as c, self.assertRaises(ValueError) as e:
             c.restore(c.keys(range(4)), [bytearray(1)], priority=1000)
         self.assertIn("priority", str(e.exception))
+        for name in ("prefill_tokens_per_s", "prefill_slope"):
+            for value in (float("nan"), float("inf"), -1.0):
+                with dram() as c, self.assertRaises(ValueError) as e:
+                    c.restore(c.keys(range(4)), [bytearray(1)], **{name: value})
+                self.assertIn(name, str(e.exception))
 
     def test_a_number_too_large_is_refused_not_cut(self):
         for name in ("block_tokens", "part_bytes", "queues", "depth", "digests"):
