@@ -5,7 +5,7 @@ Memory that was used before is backed by the host, and touching it anew costs th
 never used, or given back to the host (free page reporting does that, some seconds after large pages are
 free), is found by the host at the first touch, which is several times slower. `Hold` takes what is
 fast, so that whoever starts next gets the other kind. Where there is more of it than may be held, it
-rests, so that the guest gives some back, and tries again, for a minute.
+rests, so that the guest gives some back, and tries again once: touching it keeps it from being given.
 """
 
 import mmap
@@ -16,8 +16,8 @@ CHUNK = 32 << 20
 PROBE = 64 << 20
 SLOW = 0.9e9                  # bytes a second: below it the host has still to find the memory
 SLOW_CHUNKS = 4               # so many in a row: nothing fast is left, but for crumbs
-REST_S = 10
-RESTS = 6
+REST_S = 30
+RESTS = 1
 
 
 def free_bytes() -> int:
@@ -43,7 +43,7 @@ class Hold:
         self.rests = -1
         while self.take(leave) and self.rests < RESTS:
             self.release()
-            time.sleep(REST_S)
+            time.sleep(REST_S)    # waits-for: the guest giving memory back, which nothing announces
         self.first_touch = touch(self.memory, self.held, PROBE)
         if leave is None:
             self.release()

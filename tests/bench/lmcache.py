@@ -262,8 +262,11 @@ def run(kind, in_flight: int, number: int, results: dict, o, folder: Path) -> No
                               "start_s": arm.start_s}
             if good:
                 results.setdefault((arm.name + turn, in_flight), []).append(notes)
-            print(f"run {number + 1}, {in_flight} in flight, {arm.name}{turn}: "
-                  f"{'done' if good else 'does not count'}", file=sys.stderr, flush=True)
+            said = "".join(f", {op} {r['bytes_per_s'] / 1e9:.2f} GB/s" for op in ("store", "load")
+                           for r in ([row_make(arm.name, in_flight, op, [notes], o)] if good else ()))
+            print(f"run {number + 1}, {in_flight} in flight, {arm.name}{turn}{said}"
+                  f"{'' if good else ': does not count'}; first touch {hold.first_touch / 1e9:.2f} GB/s, "
+                  f"started in {arm.start_s:.2f} s", file=sys.stderr, flush=True)
     finally:
         if arm:
             arm.stop()
