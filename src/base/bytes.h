@@ -70,4 +70,7 @@ static inline uint64_t bytes_min(uint64_t a, uint64_t b)
 
 bool bytes_all_zero(const void *at, size_t bytes);
 
+/* Bytes of the UTF-8 character at `at`, of which `left`, at least 1, are there; 0: it is none. */
+size_t bytes_utf8(const uint8_t *at, size_t left);
+
 #endif

@@ -23,6 +23,7 @@
 #include <jansson.h>
 #include <microhttpd.h>
 
+#include "base/bytes.h"
 #include "base/must.h"
 
 #define SNAPSHOT_NS (200 * NS_PER_MS)
@@ -107,11 +108,19 @@ static bool snapshot_take(struct http *h)
 
 /* --- /metrics -------------------- */
 
-/* The text format wants \, " and line ends escaped; names of ours have none, paths may. */
+/* The text format wants \, " and line ends escaped; names of ours have none, paths may. It is
+ * UTF-8: for one byte that is none a scraper drops all of it, so the byte is shown as '?'. */
 static void label_write(FILE *out, const char *name, const char *value)
 {
 	fprintf(out, "%s=\"", name);
 	for (; *value != '\0'; value++) {
+		size_t bytes = bytes_utf8((const uint8_t *)value, strlen(value));
+
+		if (bytes != 1) {
+			fprintf(out, "%.*s", bytes == 0 ? 1 : (int)bytes, bytes == 0 ? "?" : value);
+			value += bytes == 0 ? 0 : bytes - 1;
+			continue;
+		}
 		if (*value == '\\' || *value == '"')
 			fputc('\\', out);
 		if (*value == '\n')

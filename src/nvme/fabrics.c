@@ -9,26 +9,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/must.h"
-
-/* Bytes of the UTF-8 character at `at`, of which `left` are there; 0: it is none. */
-static size_t utf8_step(const uint8_t *at, size_t left)
-{
-	static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-	size_t bytes = at[0] < 0x80 ? 1 : at[0] < 0xc2 ? 0 : at[0] < 0xe0 ? 2 : at[0] < 0xf0 ? 3 :
-		       at[0] < 0xf5 ? 4 : 0;
-	uint32_t code = bytes < 2 ? at[0] : at[0] & (0x7fu >> bytes);
-
-	must(left >= 1 && bytes < ARRAY_COUNT(least));
-	if (bytes > left)
-		return 0;
-	for (size_t i = 1; i < bytes; i++) {
-		if ((at[i] & 0xc0) != 0x80)
-			return 0;
-		code = code << 6 | (at[i] & 0x3fu);
-	}
-	return code < least[bytes] || code > 0x10ffff || code >> 11 == 0x1b ? 0 : bytes;
-}
 
 /* Names go into logs and metrics, whose readers give up at what is not UTF-8. */
 static bool nqn_bytes_ok(const uint8_t *nqn, size_t bytes)
@@ -45,7 +27,7 @@ static bool nqn_bytes_ok(const uint8_t *nqn, size_t bytes)
 			return false;
 	}
 	for (size_t i = head, step; i < bytes; i += step) {
-		step = utf8_step(nqn + i, bytes - i);
+		step = bytes_utf8(nqn + i, bytes - i);
 		if (step == 0 || nqn[i] <= ' ' || nqn[i] == 0x7f)
 			return false;
 	}

@@ -115,6 +115,18 @@ def form(d):
         assert not [r for r in rows if 'kvof_' + r[0] not in names]
 
 
+@case('names that are no UTF-8 and names that quote leave the text one that scrapers read')
+def odd_names(d):
+    names = [b'fine-\xc3\xa9', b'bad-\xff', b'half-\xc3', b'surrogate-\xed\xa0\x80', b'q"b\\n\n']
+    drives = [os.path.join(d, os.fsdecode(n)) + ',size=64MiB' for n in names]
+    with Metered(drives=drives) as a:
+        samples = a.metrics()
+        shown = {dict(pairs)['drive'] for name, pairs in samples if name == 'kvof_drive_up'}
+        assert shown == {f'{d}/fine-\u00e9', f'{d}/bad-?', f'{d}/half-?', f'{d}/surrogate-???',
+                         f'{d}/q\\"b\\\\n\\n'}, shown
+        assert a.ask('/health')[0] == 200
+
+
 @case('P10: hit, miss, error and deadline are counted apart, and per namespace, drive and host')
 def truth(d):
     drive = os.path.join(d, 'a "drive"\\x')
