@@ -14,10 +14,10 @@
  * is answered first; then the copy is dead when it is written.
  *
  * In a cache namespace a copy is worth nobody's wait: where its read or write fails, where no room
- * is left or hosts have waited for CARRY_LIMIT_NS, the value goes with its segment. Hosts do wait for
- * copies of what is kept (store_keep()): those have the last free segment to themselves. In an object
- * namespace the segment stays instead (carry_failed); tombstones that may still be needed are
- * carried, too.
+ * is left or hosts have waited for CARRY_LIMIT_NS, the value goes with its segment. Hosts do wait
+ * for copies of what is kept (store_keep()): those have the last free segment to themselves. In an
+ * object namespace the segment stays instead (carry_failed); tombstones that may still be needed
+ * are carried, too.
  *
  * A batch of records goes through the memory at once, of one drive at a time. A drive that hangs
  * keeps it when it is given up, and the others get another.

@@ -4,7 +4,8 @@
  * tests/unit/store_policy_test.c, which replays public traces and prints the hit rates.
  *
  * Invariants: credit never passes half a segment, so a segment that goes always gives more room
- * than it takes (one with much that is kept: a little); a segment is lucky once, then it has to be asked for.
+ * than it takes (one with much that is kept: a little); a segment is lucky once, then it has to be
+ * asked for.
  * Any thread.
  */
 #include "store/policy.h"
