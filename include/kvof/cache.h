@@ -242,8 +242,9 @@ int kvof_cache_match_groups(struct kvof_cache *cache, const struct kvof_group *g
 			    uint32_t group_count, uint32_t n_blocks, uint64_t deadline_ns,
 			    uint32_t *n_match);
 
-/* DRAM never evicts a pinned block, whether it is there already or comes later. Pins are counted.
- * At most half of index_blocks can be pinned. Arrays know no pins.
+/* DRAM never evicts a pinned block, nor does flash up to half of it, whether it is there already or
+ * comes later. Arrays know no pins: there it is asked about once a minute, which is a use. A pin
+ * ends with the cache. Pins are counted. At most half of index_blocks can be pinned.
  * Return: 0; -EBUSY too many (none of these is pinned); -EINVAL, also off without on;
  * -ESHUTDOWN. */
 int kvof_cache_pin(struct kvof_cache *cache, const struct kvof_id *ids, uint32_t n_ids, int on);
@@ -360,6 +361,9 @@ struct kvof_cache_stat {
 	uint64_t presence_wrong;        /* believed present and absent when loaded */
 	uint64_t pinned_blocks, expired;            /* now; TTLs that ended */
 	uint64_t events_lost;
+	uint64_t pinned_flash_bytes;    /* kept there, now, with headers and padding */
+	uint64_t pins_refused;          /* times that flash was told to keep more than it may */
+	uint64_t pins_lost;             /* values of pinned blocks that flash lost all the same */
 };
 /* Asks the cache's loop, any thread. Return: 0; -EINVAL; -ESHUTDOWN. */
 int kvof_cache_stat(struct kvof_cache *cache, struct kvof_cache_stat *out);

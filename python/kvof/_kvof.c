@@ -593,7 +593,7 @@ static PyObject *stat_dict(const struct kvof_cache_stat *s)
 		ROW(prefetched_wasted), ROW(staging_bytes), ROW(staging_waits), ROW(restores),
 		ROW(restores_late), ROW(index_blocks), ROW(index_forgotten), ROW(match_known),
 		ROW(match_asked), ROW(presence_wrong), ROW(pinned_blocks), ROW(expired),
-		ROW(events_lost),
+		ROW(events_lost), ROW(pinned_flash_bytes), ROW(pins_refused), ROW(pins_lost),
 	}, each[] = {
 		ROW(hits), ROW(loaded_bytes), ROW(device_bytes), ROW(promoted),
 		ROW(promotion_refused), ROW(admission_refused), ROW(behind_written),

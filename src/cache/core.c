@@ -767,6 +767,8 @@ int core_pin(struct core *core, const struct kvof_id *ids, uint32_t count, bool 
 
 	loop_must_own(core->loop);
 	rc = prefix_pin(core->known, ids, count, on);
+	for (uint32_t i = 0; (rc == 0 || !on) && i < count; i++)
+		core_pins_set(core, &ids[i]);
 	for (uint32_t i = 0; !on && core->tier[KVOF_TIER_DRAM] != NULL && i < count; i++)
 		dram_let(core->tier[KVOF_TIER_DRAM], &ids[i]);
 	return rc;

@@ -39,7 +39,10 @@ struct core {
 	struct admit *admit;               /* NULL: every tier takes all */
 	uint32_t admission;                /* KVOF_ADMIT_* */
 	struct touch *touch;               /* NULL: no array, or nothing nearer */
-	bool behind_closed, touch_closed;
+	struct touch *flash_touch;         /* of pinned blocks; NULL: no flash that keeps them */
+	struct loop_timer pins;            /* looks at some of the pinned blocks */
+	uint32_t pins_at;                  /* in the tree */
+	bool behind_closed, touch_closed, flash_touch_closed;
 	struct { uint64_t key, at_ns; } gone[CORE_GONE];
 	/* by the second one's identity: what came before it, of what a match did not find */
 	struct { struct kvof_id id[2]; } trail[CORE_TRAIL];
@@ -81,6 +84,17 @@ void core_move_free(struct core *core);
 extern const struct dram_events core_dram_events;
 void core_tiers_close(struct core *core);  /* core_open.c */
 
+/* core_pins.c: pins below DRAM. */
+int core_pins_open(struct core *core);
+/* It has one pin more, or less. */
+void core_pins_set(struct core *core, const struct kvof_id *id);
+/* Flash has this block. */
+void core_pins_seen(struct core *core, const struct kvof_id *id);
+bool core_pinned(const struct core *core, const struct kvof_id *id);
+/* Nothing is asked any more; gone() on a later turn. */
+void core_pins_stop(struct core *core, void (*gone)(void *arg));
+void core_pins_stat(const struct core *core, struct kvof_cache_stat *out);
+
 /* Learned of a tier: it has the block, or not. */
 void core_seen(struct core *core, const struct kvof_id *id, enum kvof_tier tier, bool there);
 void core_changed(struct core *core, const struct kvof_id *id, enum kvof_tier tier, bool stored);
@@ -96,6 +110,8 @@ void core_used(struct core *core, const struct kvof_id *id, enum kvof_tier tier)
 bool core_promote(struct core *core, struct tier_op *op, enum kvof_tier tier, bool prefetch);
 /* A write of it is under way that others on this identity are to wait for. */
 bool core_writes_behind(const struct core *core, const struct kvof_id *id);
+/* The tier has lost what DRAM still has: it is written there again. */
+void core_save_again(struct core *core, const struct kvof_id *id, enum kvof_tier tier);
 void core_gone(struct core *core, const struct kvof_id *id, bool gone);
 
 #endif

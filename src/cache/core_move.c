@@ -40,6 +40,8 @@ void core_seen(struct core *core, const struct kvof_id *id, enum kvof_tier tier,
 		prefix_lost(core->known, tier, id);
 	if (dram != NULL && tier != KVOF_TIER_DRAM)
 		dram_below_set(dram, id, 1u << tier, there);
+	if (there && tier == KVOF_TIER_FLASH)
+		core_pins_seen(core, id);
 }
 
 static int32_t dram_wants(void *arg, const struct kvof_id *id)
@@ -117,7 +119,7 @@ static bool was_deleted(const struct core *core, const struct kvof_id *id, uint6
 
 bool core_second(struct core *core, const struct kvof_id *id)
 {
-	return core->admit == NULL || admit_touch(core->admit, id);
+	return core->admit == NULL || admit_touch(core->admit, id) || core_pinned(core, id);
 }
 
 static bool admits(const struct core *core, enum kvof_tier tier, bool second)
@@ -235,6 +237,14 @@ void core_used(struct core *core, const struct kvof_id *id, enum kvof_tier tier)
 		core->stat.promoted[KVOF_TIER_FLASH]++;
 }
 
+void core_save_again(struct core *core, const struct kvof_id *id, enum kvof_tier tier)
+{
+	unsigned below = dram_below(core->tier[KVOF_TIER_DRAM], id);
+
+	if (!was_deleted(core, id, 0) && (below & STAYS) == 0)
+		(void)behind_push(core->behind, id, 1u << tier, true);
+}
+
 /* The array lost what a nearer tier still serves: it gets it again, if DRAM has it. What it was
  * never given waits for its second touch, where the options say so. */
 static void touch_absent(void *arg, const struct kvof_id *id)
@@ -248,7 +258,7 @@ static void touch_absent(void *arg, const struct kvof_id *id)
 	if (core->behind == NULL || was_deleted(core, id, 0) || (below & STAYS) != 0 ||
 	    !dram->ops->has(dram, id))
 		return;
-	if (had || admits(core, KVOF_TIER_REMOTE, false))
+	if (had || admits(core, KVOF_TIER_REMOTE, core_pinned(core, id)))
 		(void)behind_push(core->behind, id, 1u << KVOF_TIER_REMOTE, true);
 }
 
@@ -299,12 +309,14 @@ int core_move_open(struct core *core, const struct kvof_cache_opts *opts)
 	if (rc == 0 && remote && (dram || flash))
 		rc = touch_open(core->loop, core->tier[KVOF_TIER_REMOTE], &move_touch_events, core,
 				&core->touch);
+	if (rc == 0)
+		rc = core_pins_open(core);
 	return rc;
 }
 
 static void move_close_check(struct core *core)
 {
-	if (core->behind_closed && core->touch_closed)
+	if (core->behind_closed && core->touch_closed && core->flash_touch_closed)
 		core_tiers_close(core);
 }
 
@@ -324,6 +336,14 @@ static void touch_gone(void *arg)
 	move_close_check(core);
 }
 
+static void flash_touch_gone(void *arg)
+{
+	struct core *core = arg;
+
+	core->flash_touch_closed = true;
+	move_close_check(core);
+}
+
 void core_move_close(struct core *core)
 {
 	core->behind_closed = core->behind == NULL;
@@ -332,6 +352,7 @@ void core_move_close(struct core *core)
 		behind_stop(core->behind, CORE_GRACE_NS, behind_gone);
 	if (core->touch != NULL)
 		touch_stop(core->touch, touch_gone);
+	core_pins_stop(core, flash_touch_gone);
 	move_close_check(core);
 }
 
@@ -341,6 +362,8 @@ void core_move_free(struct core *core)
 		behind_free(&core->behind);
 	if (core->touch != NULL)
 		touch_free(&core->touch);
+	if (core->flash_touch != NULL)
+		touch_free(&core->flash_touch);
 	if (core->admit != NULL)
 		admit_close(&core->admit);
 }

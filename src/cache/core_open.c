@@ -97,6 +97,7 @@ void core_stat(const struct core *core, struct kvof_cache_stat *out)
 		stat_dram(core, out);
 	stat_move(core, out);
 	stat_known(core, out);
+	core_pins_stat(core, out);
 	if (core->tier[KVOF_TIER_REMOTE] != NULL) {
 		route_stat(core->tier[KVOF_TIER_REMOTE], &below);
 		out->remote_reconnects = below.reconnects;

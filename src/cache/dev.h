@@ -26,6 +26,7 @@ struct dev_stat {
 	uint64_t device_read_bytes;        /* at the drive; of an array: over the wire */
 	uint64_t device_write_bytes;
 	uint64_t used_bytes, capacity_bytes, values, evicted, corrupt;   /* 0: not known */
+	uint64_t kept_bytes, kept_lost;    /* keep(): now; values that went all the same */
 	uint64_t reconnects;
 	unsigned drives, drives_failed;
 };
@@ -38,6 +39,9 @@ struct dev_ops {
 	/* False: what is started now could only wait. */
 	bool (*live)(const struct dev *dev);
 	void (*stat)(const struct dev *dev, struct dev_stat *out);
+	/* Not evicted for room, until told otherwise or closed. Return: 0; -ENOENT; -ENOSPC as much
+	 * as may be is kept. NULL: the device knows no such thing. */
+	int (*keep)(struct dev *dev, const struct kv_key *key, bool on);
 };
 
 struct dev {

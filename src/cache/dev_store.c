@@ -501,11 +501,13 @@ static void dev_store_stat(const struct dev *dev, struct dev_stat *out)
 {
 	const struct dev_store *d = self(dev);
 	struct store_stat stat;
+	struct store_kept kept;
 
 	*out = d->last;
 	if (d->store == NULL)
 		return;
 	store_stat(d->store, &stat);
+	store_kept(d->store, &kept);
 	*out = (struct dev_stat){
 		.live = dev_store_live(dev),
 		.device_read_bytes = stat.device_read_bytes,
@@ -515,9 +517,19 @@ static void dev_store_stat(const struct dev *dev, struct dev_stat *out)
 		.values = stat.keys,
 		.evicted = stat.evicted_keys,
 		.corrupt = stat.corrupt,
+		.kept_bytes = kept.bytes,
+		.kept_lost = kept.lost,
 		.drives = stat.drives,
 		.drives_failed = stat.drives_failed,
 	};
+}
+
+static int dev_store_keep(struct dev *dev, const struct kv_key *key, bool on)
+{
+	struct dev_store *d = self(dev);
+
+	loop_must_own(d->loop);
+	return d->store != NULL ? store_keep(d->store, key, on) : -ENOENT;
 }
 
 static const struct dev_ops dev_store_ops = {
@@ -526,6 +538,7 @@ static const struct dev_ops dev_store_ops = {
 	.cancel = dev_store_cancel,
 	.live = dev_store_live,
 	.stat = dev_store_stat,
+	.keep = dev_store_keep,
 };
 
 /* --- open and close --------------------------------------------------------------------------- */

@@ -98,6 +98,12 @@ void prefix_unlease(struct prefix *p, const struct kvof_id *id);
 /* Under lease or pinned: DRAM keeps it. */
 bool prefix_held(const struct prefix *p, const struct kvof_id *id, uint64_t now_ns);
 bool prefix_pinned(const struct prefix *p, const struct kvof_id *id);
+/* Walks over the tree, `nodes` of it a call, from *at on (0: from the start; 0 again at the end).
+ * Return: how many pinned ones were put into out, room for `nodes`. */
+uint32_t prefix_pinned_some(const struct prefix *p, uint32_t *at, uint32_t nodes,
+			    struct kvof_id *out);
+/* Nodes that there were at most, at once. */
+uint32_t prefix_nodes(const struct prefix *p);
 int32_t prefix_priority(const struct prefix *p, const struct kvof_id *id);
 /* Its TTL has ended: it is not served any more. */
 bool prefix_over(const struct prefix *p, const struct kvof_id *id, uint64_t now_ns);

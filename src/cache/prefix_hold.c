@@ -89,6 +89,23 @@ bool prefix_pinned(const struct prefix *p, const struct kvof_id *id)
 	return at != 0 && p->node[at].pins > 0;
 }
 
+uint32_t prefix_pinned_some(const struct prefix *p, uint32_t *at, uint32_t nodes,
+			    struct kvof_id *out)
+{
+	uint32_t n = 0, i = *at + 1;
+
+	for (; i < p->fresh && nodes > 0; i++, nodes--)
+		if (p->node[i].pins > 0)
+			out[n++] = p->node[i].id;
+	*at = i < p->fresh ? i - 1 : 0;
+	return n;
+}
+
+uint32_t prefix_nodes(const struct prefix *p)
+{
+	return p->fresh;
+}
+
 /* --- leases ----------------------------------------------------------------------------------- */
 
 void prefix_unlease(struct prefix *p, const struct kvof_id *id)

@@ -141,6 +141,12 @@ struct tier_ops {
 	void (*more)(struct tier *t, struct tier_op *op);
 	/* False: all would end with KVOF_UNREACHABLE at once. NULL: never. */
 	bool (*live)(const struct tier *t);
+	/*
+	 * Pinned: not evicted for room, until told otherwise or closed. Memory only.
+	 * Return: 0; -ENOENT: not there, or not known in which values it lies (a question, load or
+	 * save tells); -ENOSPC: as much as may be is. NULL: the tier knows no such thing.
+	 */
+	int (*pin)(struct tier *t, const struct kvof_id *id, bool on);
 	/* Of the device that would serve id; NULL: of all that are there, side by side. */
 	void (*speed)(const struct tier *t, const struct kvof_id *id, struct tier_speed *out);
 };
@@ -196,6 +202,7 @@ struct tier_stat {
 	uint64_t device_read_bytes;        /* at the drives; of arrays: over the wire */
 	uint64_t device_write_bytes;
 	uint64_t used_bytes, capacity_bytes, values, evicted, corrupt, reconnects;
+	uint64_t kept_bytes, kept_lost;    /* pinned now; values that went all the same */
 	unsigned drives, drives_failed;
 };
 

@@ -1198,6 +1198,41 @@ static void tier_values_speed(const struct tier *t, const struct kvof_id *id,
 	}
 }
 
+static int value_pin(struct lane *l, const struct kvof_id *id, struct part_of part, bool on)
+{
+	struct kvof_id identity;
+	struct kv_key key;
+
+	identity_part(id, part, &identity);
+	key = identity_key(&identity);
+	return l->dev->ops->keep(l->dev, &key, on);
+}
+
+/* All of its values, or none; a block of several parts has a head beside them. */
+static int tier_values_pin(struct tier *t, const struct kvof_id *id, bool on)
+{
+	struct values *v = values_of(t);
+	struct known_block known;
+	struct lane *l;
+	uint32_t count;
+	int rc;
+
+	if (v->lane_count == 0 || !known_find(v->known, id, &known) || known.cut_bytes == 0)
+		return -ENOENT;
+	l = &v->lane[values_pick(v->name, v->lane_count, id)];
+	if (l->dev->ops->keep == NULL)
+		return -ENOENT;
+	count = frame_part_count(known.block_bytes, known.cut_bytes);
+	rc = value_pin(l, id, (struct part_of){0, 1}, on);
+	for (uint32_t i = 0; count > 1 && i < count && (rc == 0 || !on); i++)
+		rc = value_pin(l, id, (struct part_of){i, count}, on);
+	for (uint32_t i = 0; rc != 0 && on && count > 1 && i < count; i++)
+		(void)value_pin(l, id, (struct part_of){i, count}, false);
+	if (rc != 0 && on)
+		(void)value_pin(l, id, (struct part_of){0, 1}, false);
+	return rc;
+}
+
 static const struct tier_ops tier_values_ops = {
 	.has = tier_values_has,
 	.start = tier_values_start,
@@ -1206,6 +1241,7 @@ static const struct tier_ops tier_values_ops = {
 	.more = tier_values_more,
 	.live = tier_values_live,
 	.speed = tier_values_speed,
+	.pin = tier_values_pin,
 };
 
 /* --- devices ---------------------------------------------------------------------------------- */
@@ -1288,6 +1324,8 @@ static void stat_add(const struct lane *l, struct tier_stat *out)
 	out->values += d.values;
 	out->evicted += d.evicted;
 	out->corrupt += d.corrupt;
+	out->kept_bytes += d.kept_bytes;
+	out->kept_lost += d.kept_lost;
 	out->reconnects += d.reconnects;
 	out->drives += d.drives;
 	out->drives_failed += d.drives_failed;

@@ -79,7 +79,9 @@ static void op_done(struct tier_op *tier_op)
 	op->flying = false;
 	op->busy = tier_op->busy;
 	t->flying--;
-	if (tier_op->reason == KVOF_ABSENT) {
+	if (tier_op->reason == KVOF_OK && t->events->present != NULL && !t->closing) {
+		t->events->present(t->arg, &tier_op->id);
+	} else if (tier_op->reason == KVOF_ABSENT) {
 		t->absent++;
 		if (!t->closing)
 			t->events->absent(t->arg, &tier_op->id);
@@ -162,6 +164,13 @@ static bool is_due(struct touch *t, const struct kvof_id *id)
 	return true;
 }
 
+static void put(struct touch *t, const struct kvof_id *id)
+{
+	t->ring[t->tail++ & (TOUCH_WAITING_MAX - 1)] = *id;
+	if (t->flying == 0 && !loop_timer_is_set(&t->timer))
+		loop_timer_set(t->loop, &t->timer, loop_now_ns(t->loop) + TOUCH_WAIT_NS);
+}
+
 void touch_want(struct touch *t, const struct kvof_id *id)
 {
 	OBJ_CHECK(t, TOUCH_MAGIC);
@@ -175,11 +184,20 @@ void touch_want(struct touch *t, const struct kvof_id *id)
 		t->dropped++;
 		return;
 	}
-	if (!is_due(t, id))
+	if (is_due(t, id))
+		put(t, id);
+}
+
+void touch_now(struct touch *t, const struct kvof_id *id)
+{
+	OBJ_CHECK(t, TOUCH_MAGIC);
+	loop_must_own(t->loop);
+	if (t->closing)
 		return;
-	t->ring[t->tail++ & (TOUCH_WAITING_MAX - 1)] = *id;
-	if (t->flying == 0 && !loop_timer_is_set(&t->timer))
-		loop_timer_set(t->loop, &t->timer, loop_now_ns(t->loop) + TOUCH_WAIT_NS);
+	if (t->tail - t->head == TOUCH_WAITING_MAX)
+		t->dropped++;
+	else
+		put(t, id);
 }
 
 int touch_open(struct loop *loop, struct tier *remote, const struct touch_events *events,

@@ -241,6 +241,9 @@ PLANTS = {
         'tests/unit/cache_place_test', 'a_longer_queue_never_loads_more'),
     'split_for_nothing': (
         'tests/sim/restore_tiers_test', 'a_split_that_gains_next_to_nothing_is_not_taken'),
+    'pin_ends_with_dram': (
+        'tests/unit/cache_pins_test',
+        'a_scan_of_several_times_the_flash_does_not_evict_what_is_pinned'),
     'kept_not_carried': (
         'tests/fault/store_evict_test',
         'what_is_kept_outlives_scans_of_several_times_the_drives_though_nobody_asks_for_it'),
