@@ -464,6 +464,18 @@ struct lanes {
 	unsigned used;
 };
 
+/* None of its answers was large: they say nothing of how fast it is, but since the last it may have
+ * been silent with a part under way. */
+static uint64_t rate_of_silence(const struct tier_speed *s, uint64_t part, uint64_t others)
+{
+	uint64_t silent = s->busy_ns - bytes_min(s->came_ns, s->busy_ns);
+
+#ifdef KVOF_PLANT_SMALL_ANSWERS_ARE_SLOW
+	silent = s->busy_ns;
+#endif
+	return silent == 0 ? others : bytes_min(others, rate_of(part, silent));
+}
+
 /* Of a device of a tier that is known: as it has measured itself; else like the others, but not
  * faster than what has come of it until now and a part that is due; overdue, half of it: one of
  * several may be far slower than those that were through first. */
@@ -484,7 +496,7 @@ static uint64_t rate_of_device(const struct request *req, const struct tier_spee
 		return others;
 	if (s->bytes_per_s > 0)
 		return s->bytes_per_s;
-	return s->busy_ns == 0 ? others :
+	return s->came_bytes == 0 ? rate_of_silence(s, part, others) :
 	       bytes_min(others, rate_of_devices(&one, part));
 }
 

@@ -218,6 +218,26 @@ TEST(s8_an_array_lost_under_a_request_ends_it_at_once_and_one_that_is_back_serve
 	rig_end();
 }
 
+/* Half of the blocks lie on an array of which only small values came, over a long time of faults:
+ * nothing is under way there now, so it is no slower than the other. */
+TEST(an_array_that_gave_small_answers_only_is_not_slow_for_the_time_they_took)
+{
+	struct rig_shape s = shape(40, KVOF_RESTORE_PREFIX);
+	struct kvof_restore_trace trace;
+	struct rig_request *q;
+
+	begin();
+	warm();
+	rig.tier[KVOF_TIER_REMOTE].small_ns = 3600 * NS_PER_S;
+	s.opts.flags = KVOF_RESTORE_LOAD_ALL;
+	q = rig_request(&s);
+	rig_wait(q);
+	request_trace(q->req, &trace);
+	expect_int(trace.split, 40);
+	expect_int(q->last.value_bytes, 40);
+	rig_end();
+}
+
 TEST(s8_an_engine_computes_what_a_lost_or_silent_array_does_not_bring)
 {
 	static void (*const fault[])(void) = {hang, lose};

@@ -52,6 +52,8 @@ struct rig_tier {
 	uint64_t latency_ns, bytes_per_s, busy_ns;
 	uint64_t block_bytes;              /* true length of its blocks; 0: as long as the room */
 	bool there, hangs, away, unmeasured, knows_all;
+	uint64_t small_ns;                 /* not 0: a second device, which gave small answers
+					    * only, and took so long over them */
 	uint8_t has[RIG_BLOCKS];           /* by number of the block */
 	int32_t bad_part[RIG_BLOCKS];      /* + 1; that part breaks the block */
 	enum kvof_reason bad_reason;
@@ -378,6 +380,14 @@ static void rig_tier_speed(const struct tier *tier, const struct kvof_id *id,
 		.live = !t->away && (id == NULL ? t->lost_devices < UINT8_MAX :
 			 id->byte[1] >= t->lost_devices),
 	};
+	if (t->small_ns == 0)
+		return;
+	out->devices = 2;
+	out->device = id != NULL && rig_number(id) % 2;
+	if (out->device == 0)
+		return;
+	out->bytes_per_s = out->came_bytes = 0;
+	out->came_ns = out->busy_ns = t->small_ns;
 }
 
 static const struct tier_ops rig_tier_ops = {
