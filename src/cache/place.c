@@ -143,10 +143,14 @@ static uint64_t scaled(uint64_t ps, uint32_t by, uint32_t of)
 
 static struct place_engine faster(const struct place *p)
 {
-	uint32_t doubt = p->doubt_percent < 100 ? p->doubt_percent : 99;
+	uint32_t of = 100 + (p->doubt_percent < 100 ? p->doubt_percent : 99);
 
-	return (struct place_engine){scaled(p->engine.token_ps, 100 - doubt, 100),
-				     scaled(p->engine.slope_ps, 100 - doubt, 100)};
+#ifdef KVOF_PLANT_DOUBT_OF_TIME
+	return (struct place_engine){scaled(p->engine.token_ps, 200 - of, 100),
+				     scaled(p->engine.slope_ps, 200 - of, 100)};
+#endif
+	return (struct place_engine){scaled(p->engine.token_ps, 100, of),
+				     scaled(p->engine.slope_ps, 100, of)};
 }
 
 static struct place_engine slower(const struct place *p)

@@ -45,9 +45,9 @@ struct place {
 	uint64_t begun_ns;
 	/* Parts of later layers are under way beside those of layer 0, which come so much later. */
 	uint64_t mixed_ns;
-	/* The engine may take so much less, or be so much slower, and the last token of the prefix
-	 * may take so much longer than the first beside what slope_ps says; then a split is judged
-	 * by how much worse it can be than the better of loading and computing all. All 0: no
+	/* The engine's rate may be so much higher or lower, and the last token of the prefix may
+	 * take so much longer than the first beside what slope_ps says; then a split is judged by
+	 * how much worse it can be than the better of loading and computing all. All 0: no
 	 * doubt. */
 	uint32_t doubt_percent, slower_percent, slope_percent;
 };

@@ -247,6 +247,8 @@ PLANTS = {
     'small_answers_are_slow': (
         'tests/unit/cache_restore_fault_test',
         'an_array_that_gave_small_answers_only_is_not_slow_for_the_time_they_took'),
+    'doubt_of_time': (
+        'tests/unit/cache_place_test', 'doubt_is_of_the_rate_on_both_sides'),
     'kept_not_carried': (
         'tests/fault/store_evict_test',
         'what_is_kept_outlives_scans_of_several_times_the_drives_though_nobody_asks_for_it'),

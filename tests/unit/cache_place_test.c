@@ -204,6 +204,23 @@ TEST(an_engine_in_doubt_costs_the_least_at_its_worst)
 	}
 }
 
+/* 30 percent of the rate: so a token takes 100 / 130 of what was told, and not 70 / 100. */
+TEST(doubt_is_of_the_rate_on_both_sides)
+{
+	struct place p = base_place(), fast = p, slow = p;
+
+	p.tier[2].bytes_per_s = fast.tier[2].bytes_per_s = slow.tier[2].bytes_per_s = 20 * MiB;
+	p.doubt_percent = p.slower_percent = 30;
+	fast.engine.token_ps = p.engine.token_ps * 100 / 130;
+	slow.engine.token_ps = p.engine.token_ps * 100 / 70;
+	/* loading all is the worst for the fast engine, computing all for the slow one */
+	expect_int(place_prefix_cost(&p, BLOCKS),
+		   (place_prefix_ns(&fast, BLOCKS) << 20) / place_prefix_ns(&fast, 0));
+	p.tier[2].bytes_per_s = slow.tier[2].bytes_per_s = 100 * MiB;
+	expect_int(place_prefix_cost(&p, 0),
+		   (place_prefix_ns(&slow, 0) << 20) / place_prefix_ns(&slow, BLOCKS));
+}
+
 TEST(in_doubt_a_split_is_no_worse_than_either_end_by_more_than_it_must_be)
 {
 	struct place p = base_place();
