@@ -5,7 +5,7 @@
  *	create  control thread: catalog ─ shards' loops: parts, store ─ space ─ first loop: target
  *	remove  first loop: target lets go ─ shards' loops: stores close ─ control thread: catalog
  *
- * A step on a loop is a call: a message there, and a semaphore that the control thread waits for;
+ * A step on a loop is a call: a message there, and a semaphore that a control thread waits for;
  * before the loops run the calling thread turns them itself. If a step of create fails, those
  * before it are undone. The catalog rules: what flags say of a namespace that exists must agree
  * with it.
@@ -894,8 +894,6 @@ void array_know(struct array *a, struct array_known *out)
 	*out = a->known;
 	pthread_mutex_unlock(&a->know);
 }
-
-
 
 const char *array_first_nqn(const struct array *a)
 {

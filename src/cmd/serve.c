@@ -609,7 +609,7 @@ static void control_has_ended(struct loop *here, struct msg *m)
 	target_close(&s->target, DRAIN_NS, target_closed, s);
 }
 
-/* On the control thread. */
+/* On the thread of control.c that accepts. */
 static void control_ended(void *arg)
 {
 	struct serve *s = arg;

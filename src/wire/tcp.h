@@ -21,7 +21,7 @@
 #define TCP_STEP_BYTES (1 * MiB)       /* most data of one receive or send: progress is seen */
 #define TCP_RX_IOV 16
 #define TCP_TX_FIRST_IOV 4             /* ICResp, a TermReq; a silent connection costs no more */
-#define TCP_TX_IOV 192                  /* once shaken hands */
+#define TCP_TX_IOV 192                 /* once shaken hands */
 #define TCP_PART_NS (500 * NS_PER_MS)  /* a TermReq has this long to be read */
 
 struct tcp;
