@@ -53,10 +53,11 @@ struct proc {
 	uint64_t up_ns, next_id;
 	bool cut[ARRAYS];
 	bool flash_ill;
+	bool pinned[SEQUENCES];            /* the first half of it, by this process */
 };
 
 static struct hour {
-	struct prng prng;
+	struct prng prng, pins;
 	struct array array[ARRAYS];
 	struct proc proc[PROCS];
 	bool saved[SEQUENCES][BLOCKS];     /* a save was ever submitted */

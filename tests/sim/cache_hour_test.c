@@ -210,6 +210,7 @@ static void proc_up(struct proc *p)
 	p->core = NULL;
 	memset(p->hits, 0, sizeof(p->hits));
 	memset(p->reasons, 0, sizeof(p->reasons));
+	memset(p->pinned, 0, sizeof(p->pinned));
 	here(p, open_run);
 	expect(sim_run_until(is_open, p, 60 * NS_PER_S));
 	if (p->opened_res != 0)
@@ -360,6 +361,34 @@ static void cancel_now(struct proc *p)
 	core_cancel(p->core, cancel_id);
 }
 
+static uint32_t pin_sequence;
+
+/* Pins the first half of a sequence, or lets it go. */
+static void pin_now(struct proc *p)
+{
+	struct kvof_id ids[BLOCKS / 2];
+	bool on = !p->pinned[pin_sequence];
+
+	for (uint32_t i = 0; i < ARRAY_COUNT(ids); i++)
+		ids[i] = block_id(p, pin_sequence, i);
+	expect_int(core_pin(p->core, ids, ARRAY_COUNT(ids), on), 0);
+	p->pinned[pin_sequence] = on;
+}
+
+static void pin_some(void)
+{
+	struct proc *p = &h.proc[prng_below(&h.pins, PROCS)];
+	uint32_t pinned = 0;
+
+	pin_sequence = (uint32_t)prng_below(&h.pins, SEQUENCES);
+	if (p->loop == NULL)
+		return;
+	for (uint32_t i = 0; i < SEQUENCES; i++)
+		pinned += p->pinned[i];
+	if (pinned < 3 || p->pinned[pin_sequence])
+		here(p, pin_now);
+}
+
 static void load_some(void)
 {
 	struct proc *p = &h.proc[prng_below(&h.prng, PROCS)];
@@ -395,6 +424,8 @@ static void load_some(void)
 		cancel_id = p->next_id - 1;
 		here(p, cancel_now);
 	}
+	if (prng_below(&h.pins, 100) == 0)
+		pin_some();
 }
 
 /* --- faults ----------------------------------------------------------------------------------- */
@@ -584,6 +615,11 @@ static void quiet(void)
 			flash_mode(&h.proc[i], SIM_DISK_WELL);
 	}
 	expect(sim_run_until(all_idle, NULL, 10 * NS_PER_S));
+	for (unsigned i = 0; i < PROCS; i++) {
+		for (pin_sequence = 0; pin_sequence < SEQUENCES; pin_sequence++)
+			if (h.proc[i].pinned[pin_sequence])
+				here(&h.proc[i], pin_now);
+	}
 	for (unsigned tries = 0; !arrays_live(); tries++) {
 		expect(tries < 60);
 		pass(NS_PER_S);
@@ -599,6 +635,8 @@ static void quiet(void)
 		expect_int(stat.behind_blocks, 0);
 		expect_int(stat.behind_bytes, 0);
 		expect_int(stat.dram_pinned_bytes, 0);
+		expect_int(stat.pinned_blocks, 0);
+		expect_int(stat.pinned_flash_bytes, 0);
 		expect(stat.dram_used_bytes <= h.proc[i].opts.dram_bytes);
 		expect(stat.flash_used_bytes <= 16 * MiB);
 		expect(stat.index_blocks <= 4096);
@@ -689,6 +727,7 @@ static void hour(uint64_t seed)
 
 	memset(&h, 0, sizeof(h));
 	h.prng = prng_of(seed);
+	h.pins = prng_of(~seed);
 	expect_int(sim_begin(&sim), 0);
 	sim_faults_on(false);
 	for (unsigned i = 0; i < ARRAYS; i++)
