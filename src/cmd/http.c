@@ -5,18 +5,26 @@
  * serves. While a collection is on its way only the loop touches `rows`, else only this thread:
  * `busy` says which. A loop that does not answer within WAIT_NS is itself the news: /health is 503.
  *
- * A client can hold one of CLIENTS_MAX connections for CLIENT_S seconds and CLIENT_BYTES of memory;
- * it sends a GET of these two paths or gets an error.
+ * A client can hold one of CLIENTS_MAX connections and CLIENT_BYTES of memory; it sends a GET of
+ * these two paths or gets an error. Its request and the answer have CLIENT_S seconds from their
+ * first moment, whatever trickles in. An address has CLIENTS_ADDRESS_MAX places: one more from it
+ * takes the place of its own oldest. Where all places are taken, a newcomer gets that of the oldest
+ * of the address that has most. So nobody keeps the others out, not even from the same address.
+ *
+ * The thread is ours, and waits for the library's epoll: that has no limit of 1024 files, and the
+ * times above need a clock that the library has not. All clients are this thread's alone.
  */
 #include "cmd/http.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,6 +37,7 @@
 #define SNAPSHOT_NS (200 * NS_PER_MS)
 #define WAIT_NS (1 * NS_PER_S)
 #define CLIENTS_MAX 32
+#define CLIENTS_ADDRESS_MAX 24
 #define CLIENT_S 5
 #define CLIENT_BYTES (16 * KiB)
 
@@ -51,10 +60,19 @@ static const struct metric {
 #include "tbl/metrics.def"
 };
 
+struct client {
+	int fd;
+	bool taken, doomed;                  /* doomed: shut down, not closed yet */
+	uint8_t address[16];                 /* zeros, then IPv4; of IPv6 the network, 64 bits */
+	uint64_t begun_ns;                   /* of the connection, then of its newest request */
+};
+
 struct http {
 	struct MHD_Daemon *daemon;
 	struct array *array;
-	int event_fd;
+	int event_fd, stop_fd, epoll_fd;
+	pthread_t thread;
+	struct client client[CLIENTS_MAX];
 	atomic_bool busy, draining;
 	bool stopped;
 	uint64_t taken_ns;                   /* 0: never */
@@ -336,6 +354,156 @@ static enum MHD_Result answer(void *arg, struct MHD_Connection *client, const ch
 			   bytes);
 }
 
+/* --- clients -------------------- */
+
+static void address_take(struct MHD_Connection *c, uint8_t out[16])
+{
+	const union MHD_ConnectionInfo *info =
+		MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+	struct sockaddr_in6 v6;
+	struct sockaddr_in v4;
+
+	memset(out, 0, 16);
+	if (info == NULL || info->client_addr == NULL)
+		return;
+	if (info->client_addr->sa_family == AF_INET) {
+		memcpy(&v4, info->client_addr, sizeof(v4));
+		memcpy(out + 12, &v4.sin_addr, 4);
+	} else if (info->client_addr->sa_family == AF_INET6) {
+		memcpy(&v6, info->client_addr, sizeof(v6));
+		if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr))
+			memcpy(out + 12, v6.sin6_addr.s6_addr + 12, 4);
+		else
+			memcpy(out, v6.sin6_addr.s6_addr, 8);
+	}
+}
+
+/* The library sees the end of the connection, closes it and tells client_told(). */
+static void client_doom(struct client *c)
+{
+	if (c->doomed)
+		return;
+	c->doomed = true;
+	(void)shutdown(c->fd, SHUT_RDWR);
+}
+
+/* Those that live and have the address of this one, itself too. */
+static unsigned neighbours(const struct http *h, const struct client *of)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+		const struct client *c = &h->client[i];
+
+		count += c->taken && !c->doomed && memcmp(c->address, of->address, 16) == 0;
+	}
+	return count;
+}
+
+/* After a newcomer: one place is free, or will be at once, for the next. */
+static void room_make(struct http *h, const struct client *newcomer)
+{
+	bool own = neighbours(h, newcomer) > CLIENTS_ADDRESS_MAX;
+	struct client *victim = NULL;
+	unsigned live = 0, most = 0;
+
+	for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+		struct client *c = &h->client[i];
+		unsigned count;
+
+		if (!c->taken || c->doomed)
+			continue;
+		live++;
+		count = neighbours(h, c);
+		if (own && memcmp(c->address, newcomer->address, 16) != 0)
+			continue;
+		if (c == newcomer || count < most ||
+		    (count == most && victim != NULL && victim->begun_ns <= c->begun_ns))
+			continue;
+		most = count;
+		victim = c;
+	}
+	if (victim != NULL && (own || live == CLIENTS_MAX))
+		client_doom(victim);
+}
+
+static void client_told(void *arg, struct MHD_Connection *connection, void **context,
+			enum MHD_ConnectionNotificationCode code)
+{
+	struct http *h = arg;
+	struct client *c = *context;
+
+	if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
+		if (c != NULL)
+			c->taken = false;
+		return;
+	}
+	for (c = h->client; c->taken; c++)
+		must(c + 1 < h->client + CLIENTS_MAX);
+	*c = (struct client){.taken = true, .begun_ns = now_ns(),
+		.fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)
+			->connect_fd};
+	address_take(connection, c->address);
+	*context = c;
+	room_make(h, c);
+}
+
+/* The answer is out: the time of the next request begins. */
+static void request_done(void *arg, struct MHD_Connection *connection, void **state,
+			 enum MHD_RequestTerminationCode why)
+{
+	const union MHD_ConnectionInfo *info =
+		MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+	struct client *c = info == NULL ? NULL : info->socket_context;
+
+	(void)arg;
+	(void)state;
+	(void)why;
+	if (c != NULL)
+		c->begun_ns = now_ns();
+}
+
+/* Ends those whose time is over; how long until the next, -1: there is none. */
+static int clients_expire(struct http *h)
+{
+	uint64_t now = now_ns(), next = UINT64_MAX;
+
+	for (unsigned i = 0; i < CLIENTS_MAX; i++) {
+		struct client *c = &h->client[i];
+		uint64_t end = c->begun_ns + CLIENT_S * NS_PER_S;
+
+		if (!c->taken || c->doomed)
+			continue;
+		if (end <= now)
+			client_doom(c);
+		else
+			next = bytes_min(next, end - now);
+	}
+	return next == UINT64_MAX ? -1 : (int)(next / NS_PER_MS) + 1;
+}
+
+/* --- the thread -------------------- */
+
+static void *http_run(void *arg)
+{
+	struct http *h = arg;
+	struct pollfd ready[2] = {{.fd = h->stop_fd, .events = POLLIN},
+		{.fd = h->epoll_fd, .events = POLLIN}};
+
+	while ((ready[0].revents & POLLIN) == 0) {
+		int wait_ms = clients_expire(h);
+		MHD_UNSIGNED_LONG_LONG theirs_ms;
+
+		if (MHD_get_timeout(h->daemon, &theirs_ms) == MHD_YES &&
+		    (wait_ms < 0 || theirs_ms < (unsigned)wait_ms))
+			wait_ms = (int)theirs_ms;
+		if (poll(ready, 2, wait_ms) < 0)
+			must(errno == EINTR);
+		(void)MHD_run(h->daemon);
+	}
+	return NULL;
+}
+
 /* --- open and close -------------------- */
 
 static bool address_of(const struct sock_addr *addr, struct sockaddr_storage *out)
@@ -354,42 +522,66 @@ static bool address_of(const struct sock_addr *addr, struct sockaddr_storage *ou
 	return out->ss_family != AF_UNSPEC;
 }
 
-int http_open(struct sock_addr *addr, struct array *array, struct http **out)
+static void fds_close(struct http *h)
 {
-	struct http *h = calloc(1, sizeof(*h));
+	if (h->event_fd >= 0)
+		close(h->event_fd);
+	if (h->stop_fd >= 0)
+		close(h->stop_fd);
+}
+
+static int daemon_open(struct http *h, struct sock_addr *addr)
+{
+	unsigned flags = MHD_USE_EPOLL;
 	const union MHD_DaemonInfo *info;
 	struct sockaddr_storage at;
-	unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD;
+	int why;
 
-	if (h == NULL)
-		return -ENOMEM;
-	h->array = array;
-	h->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (h->event_fd < 0 || !address_of(addr, &at)) {
-		if (h->event_fd >= 0)
-			close(h->event_fd);
-		free(h);
+	if (!address_of(addr, &at))
 		return -EINVAL;
-	}
 	if (at.ss_family == AF_INET6)
 		flags |= MHD_USE_IPv6;
 	errno = 0;
 	h->daemon = MHD_start_daemon(flags, addr->port, NULL, NULL, answer, h,
 		MHD_OPTION_SOCK_ADDR, &at, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CLIENTS_MAX,
 		MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CLIENT_S,
+		MHD_OPTION_NOTIFY_CONNECTION, client_told, h,
+		MHD_OPTION_NOTIFY_COMPLETED, request_done, h,
 		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CLIENT_BYTES, MHD_OPTION_END);
-	if (h->daemon == NULL) {
-		int why = errno;
-
-		close(h->event_fd);
-		free(h);
+	why = errno;
+	if (h->daemon == NULL)
 		return why == EADDRNOTAVAIL ? -EINVAL : why == ENOMEM ? -ENOMEM : -EBUSY;
-	}
 	info = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_BIND_PORT);
 	if (info != NULL)
 		addr->port = info->port;
-	*out = h;
+	info = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD);
+	must(info != NULL);
+	h->epoll_fd = info->epoll_fd;
 	return 0;
+}
+
+int http_open(struct sock_addr *addr, struct array *array, struct http **out)
+{
+	struct http *h = calloc(1, sizeof(*h));
+	int rc;
+
+	if (h == NULL)
+		return -ENOMEM;
+	h->array = array;
+	h->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	h->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	rc = h->event_fd < 0 || h->stop_fd < 0 ? -ENOMEM : daemon_open(h, addr);
+	if (rc == 0 && pthread_create(&h->thread, NULL, http_run, h) != 0) {
+		MHD_stop_daemon(h->daemon);
+		rc = -ENOMEM;
+	}
+	if (rc == 0) {
+		*out = h;
+		return 0;
+	}
+	fds_close(h);
+	free(h);
+	return rc;
 }
 
 void http_draining(struct http *h)
@@ -399,8 +591,12 @@ void http_draining(struct http *h)
 
 void http_stop(struct http *h)
 {
+	uint64_t one = 1;
+
 	must(!h->stopped);
 	h->stopped = true;
+	must(write(h->stop_fd, &one, sizeof(one)) == sizeof(one));
+	must(pthread_join(h->thread, NULL) == 0);
 	MHD_stop_daemon(h->daemon);
 }
 
@@ -410,6 +606,6 @@ void http_free(struct http **hp)
 
 	*hp = NULL;
 	must(h->stopped && !atomic_load(&h->busy));
-	close(h->event_fd);
+	fds_close(h);
 	free(h);
 }

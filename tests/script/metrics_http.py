@@ -252,6 +252,95 @@ def hostile(d):
             s.close()
 
 
+def trickle_client(address, port):
+    """A connection from that address that has begun a request; None when it is not taken."""
+    s = socket.socket()
+    s.bind((address, 0))
+    s.settimeout(5)
+    try:
+        s.connect(('127.0.0.1', port))
+        s.sendall(b'GET /met')
+    except OSError:
+        pass
+    return s
+
+
+class Tricklers:
+    """Clients that never end their request, send a byte now and then and come again when closed."""
+
+    def __init__(self, port, addresses, count):
+        self.port, self.stop, self.closed = port, threading.Event(), 0
+        self.socks = [(a, trickle_client(a, port)) for a in addresses for _ in range(count)]
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        while not self.stop.wait(0.1):
+            for i, (address, s) in enumerate(self.socks):
+                try:
+                    s.sendall(b'x')
+                except OSError:
+                    s.close()
+                    self.closed += 1
+                    self.socks[i] = address, trickle_client(address, self.port)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.thread.join()
+        for _, s in self.socks:
+            s.close()
+
+
+@case('clients that send a byte now and then keep nobody from an answer within a second')
+def trickle(d):
+    with Metered() as a:
+        for addresses in (['127.0.0.2'], ['127.0.0.1'], ['127.0.0.%d' % i for i in range(2, 50)]):
+            with Tricklers(a.http, addresses, 48 if len(addresses) == 1 else 1) as t:
+                until, n = time.monotonic() + 10, 0
+                while n < 20 or t.closed == 0:
+                    begin = time.monotonic()
+                    assert a.ask(('/health', '/metrics')[n % 2])[0] == 200
+                    assert time.monotonic() - begin < 1, addresses
+                    assert begin < until, 'nobody made room'
+                    n += 1
+
+
+@case('a request that is not whole after its time is closed, though its bytes come')
+def request_time(d):
+    with Metered() as a:
+        s = trickle_client('127.0.0.1', a.http)
+        s.settimeout(0.2)
+        begin = time.monotonic()
+        while True:
+            try:
+                s.sendall(b'x')
+                if s.recv(100) == b'':
+                    break
+            except TimeoutError:
+                pass
+            except OSError:
+                break
+            assert time.monotonic() - begin < 15, 'a byte now and then holds a place for ever'
+        assert a.ask('/health')[0] == 200
+
+
+@case('metrics answer beside more connections of hosts than select() can look at')
+def many_files(d):
+    with Metered('--connections', '1500', '--handshake', '60s', '--loop-kind', 'plain') as a:
+        socks = [socket.create_connection(('127.0.0.1', a.port)) for _ in range(1023)]
+        until = time.monotonic() + 20
+        while len(os.listdir(f'/proc/{a.proc.pid}/fd')) <= 1024:
+            assert time.monotonic() < until, 'they are not accepted'
+            time.sleep(0.01)                   # waits-for: connections to be accepted
+        assert a.ask('/health')[0] == 200
+        assert a.metrics()
+        for s in socks:
+            s.close()
+
+
 @case('scraping without pause changes nothing for hosts')
 def scrape(d):
     with Metered() as a, Host(a.port) as h:
