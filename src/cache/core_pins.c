@@ -21,7 +21,7 @@
 #define PINS_LAP_NS (30 * NS_PER_S)
 #define PINS_STEP_NODES 256u               /* looked at, at once; a step is several */
 
-static bool any(const struct core *core)
+static bool pins_any(const struct core *core)
 {
 	struct prefix_stat stat;
 
@@ -31,7 +31,7 @@ static bool any(const struct core *core)
 
 bool core_pinned(const struct core *core, const struct kvof_id *id)
 {
-	return any(core) && prefix_pinned(core->known, id);
+	return pins_any(core) && prefix_pinned(core->known, id);
 }
 
 /* Flash is told, or asked first. */
@@ -95,7 +95,7 @@ static const struct touch_events flash_events = {
 
 /* --- the walk --------------------------------------------------------------------------------- */
 
-static void look(struct core *core, const struct kvof_id *id)
+static void pins_look(struct core *core, const struct kvof_id *id)
 {
 	if (core->touch != NULL)
 		touch_want(core->touch, id);
@@ -109,14 +109,14 @@ static void pins_step(struct loop_timer *timer)
 	uint32_t nodes = prefix_nodes(core->known) / (PINS_LAP_NS / PINS_STEP_NS) + 1;
 	struct kvof_id id[PINS_STEP_NODES];
 
-	if (core->closing || !any(core))
+	if (core->closing || !pins_any(core))
 		return;
 	do {
 		uint32_t some = nodes < PINS_STEP_NODES ? nodes : PINS_STEP_NODES;
 		uint32_t n = prefix_pinned_some(core->known, &core->pins_at, some, id);
 
 		for (uint32_t i = 0; i < n; i++)
-			look(core, &id[i]);
+			pins_look(core, &id[i]);
 		nodes -= some;
 	} while (nodes > 0 && core->pins_at != 0);
 	loop_timer_set(core->loop, &core->pins, loop_now_ns(core->loop) + PINS_STEP_NS);

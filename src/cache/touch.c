@@ -164,7 +164,7 @@ static bool is_due(struct touch *t, const struct kvof_id *id)
 	return true;
 }
 
-static void put(struct touch *t, const struct kvof_id *id)
+static void ring_put(struct touch *t, const struct kvof_id *id)
 {
 	t->ring[t->tail++ & (TOUCH_WAITING_MAX - 1)] = *id;
 	if (t->flying == 0 && !loop_timer_is_set(&t->timer))
@@ -185,7 +185,7 @@ void touch_want(struct touch *t, const struct kvof_id *id)
 		return;
 	}
 	if (is_due(t, id))
-		put(t, id);
+		ring_put(t, id);
 }
 
 void touch_now(struct touch *t, const struct kvof_id *id)
@@ -197,7 +197,7 @@ void touch_now(struct touch *t, const struct kvof_id *id)
 	if (t->tail - t->head == TOUCH_WAITING_MAX)
 		t->dropped++;
 	else
-		put(t, id);
+		ring_put(t, id);
 }
 
 int touch_open(struct loop *loop, struct tier *remote, const struct touch_events *events,

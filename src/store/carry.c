@@ -428,7 +428,7 @@ static void batch_fill(struct drive *d)
 }
 
 /* The store closes, or the memory does not come back. */
-static bool ends(const struct drive *d)
+static bool carry_ends(const struct drive *d)
 {
 	const struct store *st = d->st;
 
@@ -436,7 +436,7 @@ static bool ends(const struct drive *d)
 }
 
 /* Hosts have waited long enough. */
-static bool hurried(const struct drive *d)
+static bool carry_hurried(const struct drive *d)
 {
 	const struct store *st = d->st;
 
@@ -464,6 +464,39 @@ static void give_up_rest(struct drive *d, bool all)
 		d->carry_next = d->evict_entry_count;
 }
 
+void carry_late(struct drive *d, uint32_t entry)
+{
+	must(d->evict_state == EVICT_CARRY);
+	d->carry_kept = d->kept_late = true;
+	for (uint32_t i = 0; i < d->evict_entry_count; i++) {
+		struct kv_key key;
+
+		if (carry_entry(d, i, &key) != entry)
+			continue;
+		d->evict_values[i].kept = true;
+		for (unsigned k = 0; k < CARRY_SLOTS && d->carry != NULL; k++)
+			d->carry[k].kept |= d->carry[k].state != CARRY_FREE && d->carry[k].entry == i;
+		return;
+	}
+}
+
+/* What is to be kept since the others were chosen is carried after them. */
+static void late_choose(struct drive *d)
+{
+	must(d->carry_busy == 0 && d->carry_left == 0);
+	d->kept_late = false;
+	for (uint32_t i = 0; i < d->evict_entry_count; i++) {
+		struct kv_key key;
+
+		if (d->carry_sequence[i] != CARRY_NOT || !d->evict_values[i].kept ||
+		    carry_entry(d, i, &key) == INDEX_NONE)
+			continue;
+		d->carry_sequence[i] = CARRY_CHOSEN;
+		d->carry_left++;
+	}
+	d->carry_next = 0;
+}
+
 void carry_begin(struct drive *d)
 {
 	must(d->carry_busy == 0 && d->carry_reads == 0 && d->carry_io == 0);
@@ -477,8 +510,8 @@ bool carry_pump(struct drive *d)
 	struct store *st = d->st;
 
 	must(d->evict_state == EVICT_CARRY && !d->failed);
-	if (ends(d) || hurried(d))
-		give_up_rest(d, ends(d) || !d->carry_kept);
+	if (carry_ends(d) || carry_hurried(d))
+		give_up_rest(d, carry_ends(d) || !d->carry_kept);
 	if (st->carry_owner == NULL && d->carry_left > 0)
 		st->carry_owner = d;
 	if (st->carry_owner == d) {
@@ -489,6 +522,10 @@ bool carry_pump(struct drive *d)
 		if (d->carry_busy == 0 && d->carry_io == 0)
 			d->carry_used = 0;
 		batch_fill(d);
+	}
+	if (d->kept_late && d->carry_busy == 0 && d->carry_left == 0 && !ends(d)) {
+		late_choose(d);
+		return carry_pump(d);
 	}
 	if (d->carry_busy > 0 || d->carry_left > 0 || d->carry_io > 0)
 		return false;
