@@ -523,7 +523,7 @@ bool carry_pump(struct drive *d)
 			d->carry_used = 0;
 		batch_fill(d);
 	}
-	if (d->kept_late && d->carry_busy == 0 && d->carry_left == 0 && !ends(d)) {
+	if (d->kept_late && d->carry_busy == 0 && d->carry_left == 0 && !carry_ends(d)) {
 		late_choose(d);
 		return carry_pump(d);
 	}

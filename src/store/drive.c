@@ -417,8 +417,12 @@ static void values_forget(struct drive *d)
 	struct index *ix = d->st->index;
 
 	for (uint32_t e = index_next(ix, 0); e != INDEX_NONE; e = index_next(ix, e + 1)) {
-		if (index_place(ix, e).drive == d->index)
-			index_entry_remove(d->st, e);
+		struct index_place p = index_place(ix, e);
+
+		if (p.drive != d->index)
+			continue;
+		d->st->kept_lost += (p.flags & INDEX_KEPT) != 0;
+		index_entry_remove(d->st, e);
 	}
 }
 

@@ -196,7 +196,7 @@ static uint64_t kept_blocks_max(const struct drive *d)
 }
 
 /* False: its drive keeps as much as it may. */
-static bool keep(struct store *st, uint32_t entry)
+static bool entry_keep(struct store *st, uint32_t entry)
 {
 	struct index_place p = index_place(st->index, entry);
 	struct drive *d = &st->drive[p.drive];
@@ -214,7 +214,7 @@ static bool keep(struct store *st, uint32_t entry)
 
 void evict_keep_placed(struct store *st, uint32_t entry)
 {
-	if (!keep(st, entry))
+	if (!entry_keep(st, entry))
 		st->kept_lost++;
 }
 
@@ -228,6 +228,23 @@ void evict_keep_gone(struct store *st, const struct index_place *place, bool los
 	must(d->kept_blocks >= blocks);
 	d->kept_blocks -= blocks;
 	st->kept_lost += lost;
+}
+
+/* Its segment may be the one that goes: as long as there is room for copies it is carried, too. */
+static int keep_now(struct store *st, uint32_t entry)
+{
+	struct index_place p = index_place(st->index, entry);
+	struct drive *d = &st->drive[p.drive];
+	bool goes = d->evict_state >= EVICT_CARRY && d->evict_state <= EVICT_FLUSH &&
+		    segment_of_block(d, p.block) == d->evict_segment;
+
+	if (goes && (d->evict_state != EVICT_CARRY || d->free_count == 0))
+		return -ENOENT;
+	if (!entry_keep(st, entry))
+		return -ENOSPC;
+	if (goes)
+		carry_late(d, entry);
+	return 0;
 }
 
 int store_keep(struct store *st, const struct kv_key *key, bool on)
@@ -246,7 +263,7 @@ int store_keep(struct store *st, const struct kv_key *key, bool on)
 	if (((p.flags & INDEX_KEPT) != 0) == on)
 		return 0;
 	if (on)
-		return keep(st, entry) ? 0 : -ENOSPC;
+		return keep_now(st, entry);
 	evict_keep_gone(st, &p, false);
 	index_set_flags(st->index, entry, p.flags & (uint8_t)~INDEX_KEPT);
 	return 0;
@@ -441,7 +458,7 @@ static void victim_read(struct drive *d, int res)
 
 	must(d->evict_state == EVICT_READ && d->carry_busy == 0);
 	d->carry_left = 0;
-	d->carry_kept = false;
+	d->carry_kept = d->kept_late = false;
 	if (!learnt && !d->st->opts.evict) {
 		d->carry_failed = true;
 		victim_spare(d);

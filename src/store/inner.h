@@ -321,6 +321,7 @@ struct drive {
 	struct policy policy;
 	uint64_t kept_blocks;                /* of records with INDEX_KEPT */
 	bool carry_kept;                     /* of the segment that goes some are to be carried */
+	bool kept_late;                      /* of it more are to be kept since that was chosen */
 	struct budget budget;
 	struct policy_value *evict_values;   /* [fmt_entries_max], as the two that follow */
 	uint64_t *carry_sequence;
@@ -587,6 +588,8 @@ bool clean_older_unclean(const struct drive *d, uint64_t generation);
 
 /* carry.c */
 void carry_begin(struct drive *d);
+/* An entry of the segment that goes is to be kept from now on. In EVICT_CARRY. */
+void carry_late(struct drive *d, uint32_t entry);
 /* True: all that was chosen is carried, or given up. */
 bool carry_pump(struct drive *d);
 void carry_written(struct store_op *op);

@@ -267,6 +267,114 @@ TEST(after_an_open_nothing_is_kept_and_what_is_there_can_be_kept_again)
 	rig_end(&g);
 }
 
+/* Puts values until the next ones make the first go. */
+static uint32_t fill(struct rig *g, uint32_t first)
+{
+	uint32_t n = first;
+
+	while (rig_stat(g).evicted_segments + rig_stat(g).kept_segments == 0)
+		expect_int(rig_put(g, n++, 1, VALUE), 0);
+	return n;
+}
+
+struct going {
+	struct drive *drive;
+	enum evict_state state;
+	const bool *done;
+};
+
+static bool has_come(void *arg)
+{
+	const struct going *w = arg;
+
+	return *w->done || w->drive->evict_state == w->state;
+}
+
+/* Puts values until the drive's eviction is there. Return: the next key. */
+static uint32_t put_until(struct rig *g, uint32_t next, enum evict_state state)
+{
+	for (;; next++) {
+		struct going w = {&g->st->drive[0], state, NULL};
+		struct rig_op r;
+
+		expect(next < 200000);
+		expect(rig_put_start(g, &r, next, 1, VALUE, STORE_PUT_ANY));
+		w.done = &r.done;
+		expect(sim_run_until(has_come, &w, RIG_TIME_MAX));
+		if (w.drive->evict_state != state) {
+			store_buf_give(g->st, &r.buf);
+			continue;
+		}
+		/* those of the segment that are there: three are to be kept */
+		for (uint32_t k = 0, n = 0; k < next && n < 3; k++) {
+			struct kv_key key = rig_key(k);
+			uint32_t entry = index_find(g->st->index, &key);
+
+			if (entry == INDEX_NONE || segment_of_block(w.drive,
+			    index_place(g->st->index, entry).block) != w.drive->evict_segment)
+				continue;
+			expect_int(keep(g, k, true), state < EVICT_SETTLE ? 0 : -ENOENT);
+			n++;
+		}
+		expect(rig_wait(&r.done));
+		store_buf_give(g->st, &r.buf);
+		return next + 1;
+	}
+}
+
+TEST(what_is_to_be_kept_while_its_segment_goes_does_not_go_with_it_or_is_told_so)
+{
+	for (enum evict_state at = EVICT_READ; at <= EVICT_FLUSH; at++) {
+		uint32_t next, kept_keys = 0;
+		struct store_kept kept;
+		struct rig g;
+
+		cache_begin(&g, 51, 1, 16 * MiB);
+		next = fill(&g, 0);
+		for (uint32_t k = 0; k < next; k += 8)
+			(void)rig_exists(&g, k);
+		next = put_until(&g, next, at);
+		for (uint32_t k = 0; k < next; k++) {
+			struct kv_key key = rig_key(k);
+			uint32_t entry = index_find(g.st->index, &key);
+
+			kept_keys += entry != INDEX_NONE &&
+				(index_place(g.st->index, entry).flags & INDEX_KEPT) != 0;
+		}
+		expect_int(kept_keys, at < EVICT_SETTLE ? 3 : 0);
+		for (uint32_t i = 0; i < 3 * room(&g); i++)
+			expect_int(rig_put(&g, 300000 + i, 1, VALUE), 0);
+		store_kept(g.st, &kept);
+		expect_int(kept.lost, 0);
+		expect_int(kept.bytes, kept_keys * 15 * 4096);
+		expect_int(readable(&g, next), kept_keys);
+		rig_end(&g);
+	}
+}
+
+TEST(what_was_kept_on_a_drive_that_fails_is_counted_as_lost)
+{
+	uint32_t next = 100000, there;
+	struct store_kept kept;
+	struct rig g;
+
+	cache_begin(&g, 61, 2, 16 * MiB);
+	for (uint32_t k = 0; k < 20; k++) {
+		expect_int(rig_put(&g, k, 1, VALUE), 0);
+		expect_int(keep(&g, k, true), 0);
+	}
+	sim_disk_mode(g.path[0], SIM_DISK_HANGS);
+	while (rig_stat(&g).drives_failed == 0)
+		expect_int(rig_put(&g, next++, 1, VALUE), 0);
+	there = readable(&g, 20);
+	store_kept(g.st, &kept);
+	expect(there > 0 && there < 20);
+	expect_int(kept.lost, 20 - there);
+	expect_int(kept.bytes, there * 15 * 4096);
+	rig_crash(&g, true);
+	rig_end(&g);
+}
+
 TEST(a_store_that_is_asked_for_nothing_is_first_in_first_out)
 {
 	struct rig g;
@@ -280,16 +388,6 @@ TEST(a_store_that_is_asked_for_nothing_is_first_in_first_out)
 	for (uint32_t k = 4 * n - n / 2; k < 4 * n; k++)
 		expect_int(rig_get(&g, k, 1, VALUE), 0);
 	rig_end(&g);
-}
-
-/* Puts values until the next ones make the first go. */
-static uint32_t fill(struct rig *g, uint32_t first)
-{
-	uint32_t n = first;
-
-	while (rig_stat(g).evicted_segments + rig_stat(g).kept_segments == 0)
-		expect_int(rig_put(g, n++, 1, VALUE), 0);
-	return n;
 }
 
 TEST(a_value_that_is_damaged_is_not_carried_and_costs_no_other)
