@@ -179,7 +179,7 @@ struct kvof_result {
  * once it is there.
  * Return: 0; -EINVAL a wrong option, or strict and the domain differs; -ETIMEDOUT, -ECONNRESET,
  * -EPROTO, -EIO strict and an array can't be used; of flash -EBUSY another process has the drives,
- * -ENOENT, -EPROTO something else lies there, -ENOSPC, -EIO; -ENOMEM.
+ * -ENOENT, -EPROTO something else lies there, -ENOSPC, -EIO; -ENOMEM; -EMFILE.
  */
 int kvof_cache_open(const struct kvof_cache_opts *opts, char why[256], struct kvof_cache **out);
 

@@ -75,7 +75,7 @@ struct kvof_client_opts {
  * failure of the first try, after connect_ns at most.
  *
  * Return: 0; -EINVAL (also: not a target string); -ECONNRESET; -ETIMEDOUT; -EPROTO; -EIO refused by
- * the array; -ENOENT no such subsystem or KV namespace; -ENOMEM.
+ * the array; -ENOENT no such subsystem or KV namespace; -ENOMEM; -EMFILE.
  */
 int kvof_client_open(const struct kvof_client_opts *opts, char why[256], struct kvof_client **out);
 

@@ -17,6 +17,7 @@
  *	-EBUSY        more in flight than was agreed at open; the port or the drive is in use
  *	-ESHUTDOWN    the handle is being closed, or belongs to the process that forked this one
  *	-ENOMEM       no memory; only when something is opened or a batch is made
+ *	-EMFILE       no file is left to open (ulimit -n); only when something is opened
  *	-EINVAL       an argument is wrong, or the value or key is beyond the namespace's limits
  */
 #ifndef KVOF_ERROR_H

@@ -33,6 +33,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <kvof/error.h>
+
 #include "base/log.h"
 #include "cache/door.h"
 
@@ -326,7 +328,7 @@ static int thread_begin(struct kvof_cache *c, char why[256])
 	int rc = loop_open(&loop, &c->loop);
 
 	if (rc != 0) {
-		snprintf(why, 256, "the loop did not start: %s", strerror(-rc));
+		snprintf(why, 256, "the loop did not start: %s", kvof_error_text(rc));
 		return rc;
 	}
 	rc = core_open(c->loop, &core, &api_events, c, why, &c->core);
@@ -402,7 +404,8 @@ static int cache_make(const struct kvof_cache_opts *opts, char why[256], struct 
 	sem_init(&c->opened, 0, 0);
 	sem_init(&c->close_posted, 0, 0);
 	c->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	rc = c->fd < 0 ? -ENOMEM : identity_make(opts, why, &c->identity);
+	rc = c->fd < 0 ? errno == EMFILE || errno == ENFILE ? -EMFILE : -ENOMEM :
+		identity_make(opts, why, &c->identity);
 	if (rc == 0 && opts->event_count > 0)
 		rc = events_open(opts->event_count, &c->events);
 	if (rc != 0) {
@@ -429,8 +432,7 @@ static int open_failed(int rc, char why[256])
 {
 	if (why[0] == '\0')
 		snprintf(why, 256, "%s", rc == -ENOMEM ?
-			 "there is not enough memory, or no descriptor or thread is left" :
-			 strerror(-rc));
+			 "there is not enough memory, or no thread is left" : kvof_error_text(rc));
 	return rc;
 }
 

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <kvof/error.h>
+
 #include "base/must.h"
 #include "cmd/cmd.h"
 
@@ -99,7 +101,7 @@ int cmd_link_open(const char *command, const char *target, const struct cmd_comm
 		return rc;
 	rc = loop_open(&lopts, &link->loop);
 	if (rc < 0) {
-		cmd_error(command, "no event loop (%s)", strerror(-rc));
+		cmd_error(command, "no event loop: %s", kvof_error_text(rc));
 		return CMD_FAILED;
 	}
 	rc = host_open(link->loop, &o, &link_events, link, why, &link->host);

@@ -15,6 +15,7 @@
  * Fork: a counter that the child's atfork handler advances; a handle made under another count is
  * dead: nothing of it is touched but its memory.
  */
+#include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -837,8 +838,8 @@ static void *client_main(void *arg)
 	int rc = loop_open(&lopts, &c->loop);
 
 	if (rc < 0) {
-		snprintf(c->why, sizeof(c->why), "the client's loop can't start (%s)",
-			 strerror(-rc));
+		snprintf(c->why, sizeof(c->why), "the client's loop can't start: %s",
+			 kvof_error_text(rc));
 		client_settle(c, rc);
 		return NULL;
 	}
@@ -917,8 +918,12 @@ static int client_start(struct kvof_client *c)
 	int rc;
 
 	c->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-	if (c->fd < 0)
-		return -ENOMEM;
+	if (c->fd < 0) {
+		int rc_files = errno == EMFILE || errno == ENFILE ? -EMFILE : -ENOMEM;
+
+		snprintf(c->why, sizeof(c->why), "%s", kvof_error_text(rc_files));
+		return rc_files;
+	}
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	rc = pthread_create(&c->thread, NULL, client_main, c);

@@ -19,6 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <kvof/error.h>
+
 #include "base/log.h"
 #include "host/impl.h"
 #include "nvme/feature.h"
@@ -128,8 +130,10 @@ static void assoc_late(struct loop_timer *t)
 void assoc_lost(struct assoc *a, int why)
 {
 	const char *how = why == -EPROTO ? "protocol error" : why == -ETIMEDOUT ? "no answer" :
-						      "connection refused or lost";
+			  why == -EMFILE ? kvof_error_text(why) : "connection refused or lost";
 
+	if (why == -EMFILE)
+		why = -ECONNRESET;             /* what is done about it is the same */
 	if (a->step == STEP_LIVE)
 		assoc_fail(a, why, "%s port %u: %s", a->opts.addr.host, a->opts.addr.port, how);
 	else

@@ -18,6 +18,7 @@ const char *kvof_error_text(int err)
 	case -EBUSY: return "too much in flight, or in use";
 	case -ESHUTDOWN: return "closed, or in a forked child";
 	case -ENOMEM: return "no memory";
+	case -EMFILE: return "no file is left to open (ulimit -n)";
 	case -EINVAL: return "an argument is wrong, or beyond the namespace's limits";
 	default: return "unknown error";
 	}

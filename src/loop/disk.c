@@ -111,6 +111,9 @@ static int disk_open_errno(int err)
 		return -ENOSPC;
 	case ENOMEM:
 		return -ENOMEM;
+	case EMFILE:
+	case ENFILE:
+		return -EMFILE;
 	case EISDIR:
 	case ENOTDIR:
 	case ENXIO:

@@ -538,7 +538,7 @@ static int backend_open(struct loop *l, const struct loop_opts *opts)
 	}
 	uring_why(-rc, why, sizeof(why));
 	log_error("%s", why);
-	return rc == -ENOMEM ? -ENOMEM : -EINVAL;
+	return rc == -ENOMEM ? -ENOMEM : rc == -EMFILE || rc == -ENFILE ? -EMFILE : -EINVAL;
 }
 
 int loop_open(const struct loop_opts *opts, struct loop **out)
@@ -560,7 +560,7 @@ int loop_open(const struct loop_opts *opts, struct loop **out)
 	rc = timers_open(&l->timers, opts->timers_max == 0 ? 4096 : opts->timers_max);
 	l->bell_fd = rc != 0 ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (rc == 0 && l->bell_fd < 0)
-		rc = -ENOMEM;
+		rc = files_errno(errno);
 	if (rc == 0)
 		rc = backend_open(l, opts);
 	if (rc == 0) {

@@ -74,7 +74,8 @@ struct loop_opts {
  * loop_open() - makes a loop; the calling thread owns it until loop_run() is entered by another
  *
  * Where the machine has no io_uring for us, one line a process says why, and the loop is a plain
- * one. Return: 0; -ENOMEM; -EINVAL: io_uring was asked for and is denied (a line says why).
+ * one. Return: 0; -ENOMEM; -EMFILE; -EINVAL: io_uring was asked for and is denied (a line says
+ * why).
  */
 int loop_open(const struct loop_opts *opts, struct loop **out);
 

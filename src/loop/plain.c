@@ -659,11 +659,14 @@ int plain_open(struct loop *l)
 {
 	struct plain *p = aligned_alloc(_Alignof(struct plain), sizeof(*p));
 	struct epoll_event bell = {.events = EPOLLIN | EPOLLET, .data.u32 = BELL};
+	int rc = -ENOMEM;
 
 	if (p == NULL)
 		return -ENOMEM;
 	memset(p, 0, sizeof(*p));
 	p->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	if (p->epoll_fd < 0)
+		rc = files_errno(errno);
 	p->chunks = chunk_make(l->ops_max);
 	if (p->epoll_fd >= 0 && p->chunks != NULL && watched_of(p, 0) != NULL &&
 	    epoll_ctl(p->epoll_fd, EPOLL_CTL_ADD, l->bell_fd, &bell) == 0) {
@@ -675,7 +678,7 @@ int plain_open(struct loop *l)
 	free(p->fds);
 	free(p->chunks);
 	free(p);
-	return -ENOMEM;
+	return rc;
 }
 
 void plain_close(struct loop *l)

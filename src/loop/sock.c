@@ -812,9 +812,11 @@ void sock_connect(struct loop *loop, struct sock_connect *c)
 	fd = socket(lease->to.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	lease->sock = fd < 0 ? NULL : sock_make(loop, fd, &lease->to);
 	if (lease->sock == NULL) {
+		bool files = fd < 0 && (errno == EMFILE || errno == ENFILE);
+
 		if (fd >= 0)
 			close(fd);
-		ring_op_ready(loop, &c->op, -ECONNRESET);
+		ring_op_ready(loop, &c->op, files ? -EMFILE : -ECONNRESET);
 		return;
 	}
 	sock_room_set(lease->sock, c, &lease->to);

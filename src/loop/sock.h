@@ -33,7 +33,7 @@ struct sock_io {
 };
 
 struct sock_connect {
-	/* res: 0, -ECONNRESET (refused, unreachable), -ETIMEDOUT, -ECANCELED */
+	/* res: 0, -ECONNRESET (refused, unreachable), -EMFILE, -ETIMEDOUT, -ECANCELED */
 	struct loop_op op;
 	struct sock_addr addr;
 	struct sock *sock;           /* filled when res is 0 */

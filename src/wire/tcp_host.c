@@ -517,7 +517,7 @@ static void dial_done(struct loop_op *op, int res)
 		return;
 	}
 	if (res != 0) {
-		tcp_end(t, res == -ETIMEDOUT ? -ETIMEDOUT : -ECONNRESET);
+		tcp_end(t, res == -ETIMEDOUT || res == -EMFILE ? res : -ECONNRESET);
 		return;
 	}
 	h->icreq = nv_icreq_build(0, h->asked, 1);

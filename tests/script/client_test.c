@@ -8,7 +8,9 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <kvof/client.h>
 
@@ -689,10 +691,51 @@ TEST(wrong_arguments_are_refused_and_nothing_is_started)
 	end(&t);
 }
 
+/* Only so many files more may be opened; gives the limit that was. */
+static struct rlimit files_leave(unsigned count)
+{
+	struct rlimit was, now;
+	int lowest = dup(1);
+
+	expect(lowest >= 0 && close(lowest) == 0 && getrlimit(RLIMIT_NOFILE, &was) == 0);
+	now = was;
+	now.rlim_cur = (rlim_t)lowest + count;
+	expect(setrlimit(RLIMIT_NOFILE, &now) == 0);
+	return was;
+}
+
+TEST(an_open_without_files_says_that_they_ran_out)
+{
+	int rc = -EMFILE;
+	struct fixture t;
+
+	begin(&t, NULL);
+	for (unsigned left = 0; rc != 0; left++) {
+		struct kvof_client_opts opts = {.struct_bytes = sizeof(opts),
+			.target = t.serve.target, .queues = 2};
+		struct rlimit was = files_leave(left);
+		struct kvof_client *client = NULL;
+		char why[256] = "";
+
+		rc = kvof_client_open(&opts, why, &client);
+		expect(setrlimit(RLIMIT_NOFILE, &was) == 0);
+		expect(left < 16);
+		if (rc == 0) {
+			expect(left > 2);      /* liburing raises the limit for its files */
+			kvof_client_close(&client);
+		} else if ((rc != -EMFILE && rc != -ECONNRESET) ||
+			   strstr(why, "ulimit -n") == NULL) {
+			fail_msg("%u files left: %d, %s", left, rc, why);
+		}
+	}
+	end(&t);
+}
+
 TEST(every_error_has_words_of_its_own)
 {
 	static const int all[] = {0, -ENOENT, -EEXIST, -ENOSPC, -EBADMSG, -EIO, -EPROTO, -ETIMEDOUT,
-				  -ECONNRESET, -ECANCELED, -EBUSY, -ESHUTDOWN, -ENOMEM, -EINVAL, 1};
+				  -ECONNRESET, -ECANCELED, -EBUSY, -ESHUTDOWN, -ENOMEM,
+				  -EMFILE, -EINVAL, 1};
 
 	for (size_t i = 0; i < ARRAY_COUNT(all); i++)
 		for (size_t j = 0; j < i; j++)
