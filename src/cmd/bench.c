@@ -11,6 +11,7 @@
  * process's, user and system, while measuring.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -215,9 +216,23 @@ static int bench_report(const struct bench *b)
 	return cmd_output_end("bench", CMD_DONE);
 }
 
+/* A key that was stored and is gone, or that found no room. */
+static bool bench_too_much(const struct bench *b)
+{
+	return b->failed == -ENOSPC || (b->failed == -ENOENT && b->phase == BENCH_MEASURE);
+}
+
 static int bench_fail(struct bench *b, const char *what)
 {
-	if (b->wrong > 0)
+	const struct host_ns *ns = host_ns(b->link.host);
+	uint64_t bytes = b->meter.value_bytes * b->meter.keys;
+
+	if (bench_too_much(b))
+		cmd_error("bench", "%s: %u keys of %" PRIu64 " bytes, %" PRIu64 " MiB, are more "
+			  "than namespace %u of %" PRIu64 " MiB keeps; lower --keys or "
+			  "--value-bytes", what, b->meter.keys, b->meter.value_bytes,
+			  bytes / MiB, ns->nsid, ns->capacity_bytes / MiB);
+	else if (b->wrong > 0)
 		cmd_error("bench", "%s: a value came back with wrong bytes", b->link.target);
 	else
 		cmd_link_result(&b->link, what, b->failed);

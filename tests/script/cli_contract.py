@@ -315,6 +315,18 @@ def run(b):
                 if r['key'].startswith(b'kvbn'.hex())]
 
 
+@case('bench fabric with more values than the namespace keeps says so and what to lower')
+def run(b):
+    small = Array(b.kvof, drives=('mem,size=64MiB',))
+    target = f'tcp://127.0.0.1:{small.port}'
+    for more in ((), ('--keys', '200', '--value-bytes', '512KiB')):
+        for op in ('retrieve', 'exist'):
+            says(b.run('bench', 'fabric', target, '--op', op, '--seconds', '0.3', *more), 3, '--keys',
+                 '--value-bytes', 'keeps')
+    says(b.run('bench', 'fabric', target, '--keys', '8', '--seconds', '0.2'), 0)
+    small.stop()
+
+
 @case('config --effective --json is JSON')
 def run(b):
     answer = b.run('config', '--effective', '--json')
