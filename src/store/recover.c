@@ -1118,8 +1118,9 @@ static int store_init(struct opening *o)
 	st->carry_bytes = o->record_bytes > CARRY_BYTES_MIN ? o->record_bytes : CARRY_BYTES_MIN;
 	st->carry_memory = loop_buffer_map(st->carry_bytes);
 	if (rc != 0 || o->record == NULL || st->carry_memory == NULL)
-		return fail(o, -ENOMEM, "no memory for buffers of %" PRIu64 " bytes and an index "
-			    "of %u keys", buffers, keys_max(st));
+		return fail(o, -ENOMEM, "no memory for an index of %u keys and %" PRIu64 " MiB of "
+			    "buffers", keys_max(st),
+			    (buffers + o->record_bytes + st->carry_bytes + MiB - 1) / MiB);
 	for (unsigned i = 0; i < st->drive_count; i++) {
 		if (drive_init(&st->drive[i]) != 0)
 			return fail(o, -ENOMEM, "drive %s: no memory", st->drive[i].path);
