@@ -4,13 +4,13 @@
 
 usage: spdk.py BUILD [--peers DIR] [--seconds S] [--rounds R] [--set-mib N]
 
-Both targets serve memory, on one core; perf runs on another. `kvof_poll` is the array with `--poll`, which keeps its core
-busy as SPDK's target does; `kvof` sleeps where there is nothing to do. Rows: 4 KiB random read at depth 1, 32
-and 128, 4 KiB random write at 32, 1 MiB random read at depth 8. `retrieve` is the last one's pair in
-KV: 1 MiB values, depth 8, by `kvof bench fabric` on the host's core, 8 bytes of each 4 KiB compared (perf compares
-none). Prints one JSON object: operations
-and bytes per second, mean latency, CPU seconds of the target per million operations (SPDK's polls: its
-core is always busy), the medians of all rounds, and the ratio. It judges nothing.
+Both targets serve memory, on one core; perf runs on another. `kvof` sleeps when it has found nothing
+to do for 20 us, the default; `kvof_poll` keeps its core busy with a long `--poll`, as SPDK's target does.
+Rows: 4 KiB random read at depth 1, 32 and 128, 4 KiB random write at 32, 1 MiB random read at depth 8.
+`retrieve` is the last one's pair in KV: 1 MiB values, depth 8, by `kvof bench fabric` on the host's core,
+8 bytes of each 4 KiB compared (perf compares none); `retrieve_full` with every byte compared. Prints one
+JSON object: operations and bytes per second, mean latency, CPU seconds of the target per million operations
+(SPDK's polls: its core is always busy), the medians of all rounds, and the ratio. It judges nothing.
 DIR is what tests/peers/build.sh has made (KVOF_PEERS, /tmp/kvof-peers).
 """
 import argparse
@@ -109,14 +109,14 @@ class Bench:
                 'mean_us': float(hit[3]),
                 'target_cpu_s_per_m_ops': (cpu_s(child.pid) - before) / done * 1e6}
 
-    def retrieve(self, where):
+    def retrieve(self, where, verify):
         """What our own host gets of 1 MiB values."""
         port = re.search(r'trsvcid:(\d+)', where)[1]
         out = subprocess.run(
             ['taskset', '-c', str(self.host_core), f'{self.opts.build}/kvof', 'bench', 'fabric',
              f'tcp://127.0.0.1:{port}/{NQN}?nsid=1', '--op', 'retrieve', '--value-bytes',
              str(1 << 20), '--depth', '8', '--keys', str(min(128, self.opts.set_mib // 2)),
-             '--verify', 'stamps', '--seconds', str(self.opts.seconds), '--json'],
+             '--verify', verify, '--seconds', str(self.opts.seconds), '--json'],
             capture_output=True, text=True)
         if out.returncode != 0:
             sys.exit(f'kvof bench: {out.stderr[-1000:]}')
@@ -130,7 +130,9 @@ class Bench:
         try:
             self.perf(child, where, 'write', 1 << 20, 4)        # its memory is there
             rows = [self.perf(child, where, *row) for row in ROWS]
-            return rows + ([self.retrieve(where)] if start != self.target else [])
+            if start != self.target:
+                rows += [self.retrieve(where, 'stamps'), self.retrieve(where, 'full')]
+            return rows
         finally:
             child.terminate()
             child.wait()
@@ -153,8 +155,9 @@ class Bench:
                 row[name + '_rounds'] = [a[i]['ops_per_s'] / b[i]['ops_per_s']
                                          for a, b in zip(sides[side], sides['spdk'])]
             out['rows'].append(row)
-        for name, side in (('retrieve', 'kvof'), ('retrieve_poll', 'kvof_poll')):
-            rows = [r[len(ROWS)] for r in sides[side]]
+        for name, side, at in (('retrieve', 'kvof', 0), ('retrieve_poll', 'kvof_poll', 0),
+                               ('retrieve_full', 'kvof', 1), ('retrieve_full_poll', 'kvof_poll', 1)):
+            rows = [r[len(ROWS) + at] for r in sides[side]]
             out[name] = {key: statistics.median(r[key] for r in rows) for key in rows[0]}
             out[name]['of_spdk'] = (out[name]['bytes_per_s'] /
                                     out['rows'][-1]['spdk']['bytes_per_s'])
