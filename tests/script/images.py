@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Opens the drives that earlier versions of the format left behind (tests/data/drive-*.img.xz, made
-by the program of that time) and reads every value; a newer and a foreign drive are refused.
+by the program of that time) and reads every value and block; a newer and a foreign drive are refused.
 
 usage: images.py KVOF
 """
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 
+from abuse_block import Host, dsm, get, put, status_of
 from cases import Tap
 
 KVOF = sys.argv[1]
@@ -49,6 +50,21 @@ class Array:
         return self.process.communicate(timeout=20)[1], self.process.returncode
 
 
+def blocks_read(tap, name, target, told):
+    """Of namespace 2: each range holds its version, or zeros where that is 0."""
+    with Host(int(target.split(':')[2].split('/')[0])) as h:
+        for first, count, version in told['blocks']:
+            want = value(f'block{first}', version, count * BLOCK) if version else bytes(count * BLOCK)
+            if get(h.io, first, count) != want:
+                check(tap, f'{name}: blocks from {first}', False, f'not version {version}')
+        at = told['blocks'][-1][0] + told['blocks'][-1][1]
+        status_of(put(h.io, at, value('new', 1, BLOCK)), (0, 0))
+        good = get(h.io, at, 1) == value('new', 1, BLOCK)
+        status_of(dsm(h.io, [(at, 1)]), (0, 0))
+        check(tap, f'{name}: {len(told["blocks"])} ranges of blocks, and takes new ones', good,
+              'a new block is wrong')
+
+
 def image_read(tap, name, drive):
     told = json.loads((DATA / f'{name}.json').read_text())
     for start in ('first', 'second'):
@@ -70,6 +86,8 @@ def image_read(tap, name, drive):
         kvof('rm', array.target, 'text:new')
         check(tap, f'{name}: takes new values ({start} start)',
                   put.returncode == 0 and get.stdout == b'x', get.stderr)
+        if 'blocks' in told:
+            blocks_read(tap, name, array.target, told)
         err, code = array.stop()
         check(tap, f'{name}: stops well ({start} start)', code == 0, err)
 
