@@ -4,7 +4,9 @@
  *
  * The ring is made disabled and enabled by the thread that first turns the loop, since the kernel
  * ties it to that thread (single issuer, deferred task work). Where another thread takes over, a
- * new ring replaces the old one; only listeners may then be in flight.
+ * new ring replaces the old one; only listeners may then be in flight. Where the kernel has no file
+ * or memory for it at that moment, the thread waits RENEW_NS for one, and takes a smaller one too;
+ * then the process ends, for what the loop holds can't go on without.
  *
  * The bell is under a multishot poll; it is never read, its counter has room for 2^64 - 2 rings.
  *
@@ -20,12 +22,17 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "loop/ring.h"
 
 #define RING_ENTRIES_MAX 4096u
+#define RING_ENTRIES_MIN 64u
 #define RING_ENTRIES_TRY 4u
+#define RENEW_NS (10 * NS_PER_S)
+#define RENEW_PAUSE_NS (5 * NS_PER_MS)
 
 static _Atomic int denied = URING_UNKNOWN;      /* 0: not */
 
@@ -143,14 +150,19 @@ static void bell_reap(struct loop *l, struct ring_inner *r, int res, unsigned fl
 		bell_arm(l);
 }
 
-int uring_open(struct loop *l)
+static unsigned entries_wanted(const struct loop *l)
 {
-	unsigned entries = 64;
-	int rc;
+	unsigned entries = RING_ENTRIES_MIN;
 
 	while (entries < l->ops_max && entries < RING_ENTRIES_MAX)
 		entries *= 2;
-	rc = ring_make(&l->ring, entries);
+	return entries;
+}
+
+static int open_with(struct loop *l, unsigned entries)
+{
+	int rc = ring_make(&l->ring, entries);
+
 	if (rc != 0)
 		return rc;
 	uring_fixed_begin(l);
@@ -160,6 +172,11 @@ int uring_open(struct loop *l)
 	return 0;
 }
 
+int uring_open(struct loop *l)
+{
+	return open_with(l, entries_wanted(l));
+}
+
 void uring_close(struct loop *l)
 {
 	io_uring_queue_exit(&l->ring);
@@ -167,9 +184,27 @@ void uring_close(struct loop *l)
 
 void uring_renew(struct loop *l)
 {
+	struct timespec pause = {.tv_nsec = (long)RENEW_PAUSE_NS};
+	unsigned entries = entries_wanted(l), tries = 0;
+	char why[160];
+	int rc;
+
 	must(l->ops_flying == 0);
 	io_uring_queue_exit(&l->ring);
-	must(uring_open(l) == 0);
+	while ((rc = open_with(l, entries)) != 0 && tries++ < RENEW_NS / RENEW_PAUSE_NS) {
+		if (tries == 1) {
+			uring_why(-rc, why, sizeof(why));
+			log_error("loop %s: its new thread waits for a ring: %s",
+				  l->name == NULL ? "" : l->name, why);
+		}
+#ifdef KVOF_PLANT_RENEW_ONCE
+		break;                               /* planted fault */
+#endif
+		if (rc == -ENOMEM && entries > RING_ENTRIES_MIN)
+			entries /= 2;
+		nanosleep(&pause, NULL);
+	}
+	must(rc == 0);
 	ring_listeners_arm(l);
 }
 

@@ -97,6 +97,9 @@ PLANTS = {
     'head_before_parts': (
         'tests/fault/store_stripe_test',
         'a_power_cut_at_every_write_leaves_the_old_value_or_the_new'),
+    'renew_once': (
+        'tests/unit/loop_uring_test',
+        'a_thread_that_takes_a_loop_over_waits_for_files_that_are_short'),
     'orphans_kept': (
         'tests/fault/store_stripe_test',
         'a_kill_at_every_write_leaves_the_old_value_or_the_new'),

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -1159,6 +1160,39 @@ static void deny(int call, int err)
 		_exit(77);
 	unsetenv("KVOF_LOOP");
 	uring_denied_set(URING_UNKNOWN);        /* as a process that starts so */
+}
+
+/* A loop moves to a thread while no file is left; they come back when its old ring is closed. */
+static void renewed_late(int arg)
+{
+	struct loop *l = open_loop();
+	int ring_fd = l->ring.ring_fd;
+	struct rlimit was, none;
+	pthread_t other;
+
+	if (strcmp(loop_kind(l), "io_uring") != 0)
+		_exit(0);
+	expect_int(loop_turn(l, 0), 0);
+	expect_int(getrlimit(RLIMIT_NOFILE, &was), 0);
+	none = was;
+	none.rlim_cur = 0;
+	loop_post(l, &stop_msg);
+	expect_int(setrlimit(RLIMIT_NOFILE, &none), 0);
+	expect_int(pthread_create(&other, NULL, run_main, l), 0);
+	while (fcntl(ring_fd, F_GETFD) >= 0)
+		sched_yield();
+	if (arg != 0)
+		expect_int(poll(NULL, 0, arg), 0);     /* so long at least it has to wait */
+	expect_int(setrlimit(RLIMIT_NOFILE, &was), 0);
+	pthread_join(other, NULL);
+	loop_close(&l);
+}
+
+TEST(a_thread_that_takes_a_loop_over_waits_for_files_that_are_short)
+{
+	char text[1024];
+
+	expect_int(child_run(renewed_late, 100, text, sizeof(text)), 0);
 }
 
 static void asked_for_a_ring(int err)
