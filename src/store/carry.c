@@ -475,7 +475,8 @@ void carry_late(struct drive *d, uint32_t entry)
 			continue;
 		d->evict_values[i].kept = true;
 		for (unsigned k = 0; k < CARRY_SLOTS && d->carry != NULL; k++)
-			d->carry[k].kept |= d->carry[k].state != CARRY_FREE && d->carry[k].entry == i;
+			if (d->carry[k].state != CARRY_FREE && d->carry[k].entry == i)
+				d->carry[k].kept = true;
 		return;
 	}
 }
@@ -505,27 +506,32 @@ void carry_begin(struct drive *d)
 	d->carry_began_ns = loop_now_ns(d->st->loop);
 }
 
-bool carry_pump(struct drive *d)
+static void batch_pump(struct drive *d)
 {
 	struct store *st = d->st;
 
+	if (st->carry_owner == NULL && d->carry_left > 0)
+		st->carry_owner = d;
+	if (st->carry_owner != d)
+		return;
+	for (unsigned i = 0; i < CARRY_SLOTS; i++) {
+		if (d->carry[i].state == CARRY_READY)
+			slot_place(&d->carry[i]);
+	}
+	if (d->carry_busy == 0 && d->carry_io == 0)
+		d->carry_used = 0;
+	batch_fill(d);
+}
+
+bool carry_pump(struct drive *d)
+{
 	must(d->evict_state == EVICT_CARRY && !d->failed);
 	if (carry_ends(d) || carry_hurried(d))
 		give_up_rest(d, carry_ends(d) || !d->carry_kept);
-	if (st->carry_owner == NULL && d->carry_left > 0)
-		st->carry_owner = d;
-	if (st->carry_owner == d) {
-		for (unsigned i = 0; i < CARRY_SLOTS; i++) {
-			if (d->carry[i].state == CARRY_READY)
-				slot_place(&d->carry[i]);
-		}
-		if (d->carry_busy == 0 && d->carry_io == 0)
-			d->carry_used = 0;
-		batch_fill(d);
-	}
+	batch_pump(d);
 	if (d->kept_late && d->carry_busy == 0 && d->carry_left == 0 && !carry_ends(d)) {
 		late_choose(d);
-		return carry_pump(d);
+		batch_pump(d);
 	}
 	if (d->carry_busy > 0 || d->carry_left > 0 || d->carry_io > 0)
 		return false;
