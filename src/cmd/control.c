@@ -344,20 +344,26 @@ static void *client_thread(void *arg)
 	return NULL;
 }
 
+/* False: it has to wait for one of those at work. With none, and no thread, it is closed. */
 static bool client_work(struct client *client)
 {
 	struct control *c = client->control;
+	bool room, made = false;
 	pthread_t thread;
-	bool room;
+	unsigned working;
 
 	pthread_mutex_lock(&c->mutex);
-	room = c->working < WORKING_MAX &&
-	       pthread_create(&thread, NULL, client_thread, client) == 0;
-	c->working += room;
-	pthread_mutex_unlock(&c->mutex);
+	room = c->working < WORKING_MAX;
 	if (room)
+		made = pthread_create(&thread, NULL, client_thread, client) == 0;
+	c->working += made;
+	working = c->working;
+	pthread_mutex_unlock(&c->mutex);
+	if (made)
 		pthread_detach(thread);
-	return room;
+	else if (working == 0)
+		client_free(client);
+	return made || working == 0;
 }
 
 static void reading_drop(struct control *c, unsigned at)

@@ -354,13 +354,25 @@ static void loop_pin(pthread_t thread, unsigned index)
 	}
 }
 
+/* Without a thread nothing can be served, nor be closed in order: the next start recovers. */
+static void thread_start(pthread_t *thread, void *(*run)(void *arg), void *arg)
+{
+	int rc = pthread_create(thread, NULL, run, arg);
+
+	if (rc == 0)
+		return;
+	cmd_error("serve", "no thread (%s): stopped without sealing; the next start recovers",
+		  strerror(rc));
+	_exit(CMD_FAILED);
+}
+
 static void loops_start(struct serve *s)
 {
 	bool pin = config_bool(&s->config, CONFIG_pin);
 	cpu_set_t allowed;
 
 	for (unsigned i = 1; i < s->loop_count; i++)
-		must(pthread_create(&s->thread[i], NULL, loop_thread, s->loop[i]) == 0);
+		thread_start(&s->thread[i], loop_thread, s->loop[i]);
 	if (!pin || sched_getaffinity(0, sizeof(allowed), &allowed) != 0 ||
 	    (unsigned)CPU_COUNT(&allowed) < s->loop_count)
 		return;
@@ -599,7 +611,7 @@ static void target_closed(void *arg)
 	struct serve *s = arg;
 
 	array_target_gone(s->array);
-	must(pthread_create(&s->closer, NULL, closer_thread, s) == 0);
+	thread_start(&s->closer, closer_thread, s);
 }
 
 static void control_has_ended(struct loop *here, struct msg *m)

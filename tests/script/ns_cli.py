@@ -8,6 +8,7 @@ fail_calls, which lets a drive hang
 import contextlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -25,6 +26,12 @@ from nvmetcp import *
 
 KVOF, LIBRARY = sys.argv[1:3]
 TWO = 'nqn.2026-11.io.kvof:two'
+
+
+def sanitized():
+    with open(KVOF, 'rb') as f:
+        code = f.read()
+    return b'__asan_init' in code or b'__tsan_init' in code
 
 
 class Served(Array):
@@ -656,6 +663,45 @@ def half_lines(d):
             assert last.recv(1) == b'', 'half a line is answered'
             for s in halves:
                 s.close()
+
+
+@contextlib.contextmanager
+def no_stacks(a):
+    """No thread can be started: there is room for a little, but not for its stack."""
+    with open(f'/proc/{a.proc.pid}/statm') as f:
+        size = (4 << 20) + int(f.read().split()[0]) * resource.getpagesize()
+    limits = resource.prlimit(a.proc.pid, resource.RLIMIT_AS)
+    resource.prlimit(a.proc.pid, resource.RLIMIT_AS, (size, limits[1]))
+    try:
+        yield
+    finally:
+        if a.proc.poll() is None:
+            resource.prlimit(a.proc.pid, resource.RLIMIT_AS, limits)
+
+
+@case('a client for whom there is no thread is closed at once, and the next one is answered')
+def no_thread(d):
+    if sanitized():
+        return 'a sanitizer needs all addresses'
+    with Served(d, '--kv', '64MiB', '--loops', '1') as a:
+        with no_stacks(a), contextlib.suppress(ConnectionResetError):
+            assert a.raw(b'{"command": "ns ls"}\n') == b'', 'the limit is none'
+        assert len(a.json('ns', 'ls')['namespaces']) == 1
+
+
+@case('an array that finds no thread to stop with says so, and the next start recovers')
+def no_thread_to_stop(d):
+    if sanitized():
+        return 'a sanitizer needs all addresses'
+    drives = (os.path.join(d, 'drive') + ',size=128MiB',)
+    with Served(d, '--kv', '64MiB', '--loops', '1', drives=drives) as a:
+        with Host(a.port) as h:
+            status_ok(h.io.store(b'there', b'value'))
+        with no_stacks(a):
+            code, _ = a.stop()
+        assert code == 3, code
+    with Served(d, drives=drives) as a, Host(a.port) as h:
+        assert h.io.retrieve(b'there', 16)[1] == b'value'
 
 
 @case('while a namespace is taken from a drive that hangs other commands are answered')
