@@ -192,8 +192,9 @@ unsigned store_touch(struct store *st, const struct kv_key *keys, unsigned key_c
 /*
  * Until it is told otherwise the value of this key does not go for room, however long nobody asks
  * for it; overwritten or carried forward, it stays so. Memory only: after an open nothing is kept.
- * A store that evicts, and does not stripe. Return: 0, also when nothing changes; -ENOENT; -ENOSPC
- * a drive would keep more than it may (store_kept.most_bytes, over all drives).
+ * A store that evicts, and does not stripe. Return: 0, also when nothing changes; -ENOENT no such
+ * value, or its segment goes just now; -ENOSPC a drive would keep more than it may
+ * (store_kept.most_bytes, over all drives).
  */
 int store_keep(struct store *st, const struct kv_key *key, bool on);
 
