@@ -242,8 +242,10 @@ static int keep_now(struct store *st, uint32_t entry)
 		return -ENOENT;
 	if (!entry_keep(st, entry))
 		return -ENOSPC;
+#ifndef KVOF_PLANT_KEPT_LATE_GOES
 	if (goes)
 		carry_late(d, entry);
+#endif
 	return 0;
 }
 

@@ -255,6 +255,9 @@ PLANTS = {
     'kept_not_carried': (
         'tests/fault/store_evict_test',
         'what_is_kept_outlives_scans_of_several_times_the_drives_though_nobody_asks_for_it'),
+    'kept_late_goes': (
+        'tests/fault/store_evict_test',
+        'what_is_to_be_kept_while_its_segment_goes_does_not_go_with_it_or_is_told_so'),
     'kept_without_bound': (
         'tests/fault/store_evict_test',
         'no_more_than_its_share_of_a_drive_is_kept_and_stores_go_on'),
