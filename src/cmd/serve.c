@@ -265,13 +265,15 @@ static int check_ports(struct serve *s)
 /*
  * As many connections as there are file descriptors for; print_memory() says so. Spare are what is
  * open before the first of them: of each loop a ring, a bell and a descriptor in exchange (a thread
- * that takes a loop over replaces its ring), the drives, the control socket and metrics with as
- * many clients as they take, standard streams, and what was inherited.
+ * that takes a loop over replaces its ring), the drives and what asks whether they answer, who
+ * listens, the control socket and metrics with as many clients as they take, standard streams, and
+ * what was inherited.
  */
 static int fit_files(struct serve *s)
 {
 	unsigned want = (unsigned)config_number(&s->config, CONFIG_connections);
-	unsigned spare = FILES_SPARE + 3 * s->loop_count + s->array_opts.set.drive_count;
+	unsigned spare = FILES_SPARE + 3 * s->loop_count + 2 * s->array_opts.set.drive_count +
+			 s->listen_count;
 	struct rlimit lim;
 
 	s->conns_max = want;

@@ -857,6 +857,23 @@ def few_files(d):
     assert code == 0, (code, proc.stderr.read())
 
 
+@case('the least number of files is enough for all who may hold one at once')
+def files_of_all(d):
+    args = ['--kv', '64MiB', '--control', os.path.join(d, 'control')]
+    args += ['--listen', 'tcp://127.0.0.1:0'] * 7
+    for i in range(12):
+        args += ['--drive', os.path.join(d, f'd{i}') + ',size=128MiB']
+    proc, _ = serve_limited(32, *args)
+    least = int(re.search(r'at least (\d+)', proc.communicate(timeout=10)[1])[1])
+    proc, ready = serve_limited(least, *args)
+    assert ready, proc.communicate()
+    files = len(os.listdir(f'/proc/{proc.pid}/fd'))
+    proc.send_signal(signal.SIGTERM)
+    assert proc.wait(10) == 0
+    # metrics, the control socket with one that is refused, a probe of each drive, connections
+    assert files + 32 + 17 + 12 + 8 <= least, (files, least)
+
+
 def in_folder(run):
     with tempfile.TemporaryDirectory(prefix='kvof-cli-') as folder:
         return run(folder)
