@@ -697,7 +697,7 @@ TEST(wrong_arguments_are_refused_and_nothing_is_started)
 /* Only so many files more may be opened; gives the limit that was. */
 static struct rlimit files_leave(unsigned count)
 {
-	struct rlimit was, now;
+	struct rlimit was = {0}, now;
 	int lowest = dup(1);
 
 	expect(lowest >= 0 && close(lowest) == 0 && getrlimit(RLIMIT_NOFILE, &was) == 0);
