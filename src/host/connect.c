@@ -32,10 +32,12 @@
 #define CID_KEEP_ALIVE 1
 #define CID_USER 2
 /*
- * With several I/O queues on one machine each sender runs ahead by little: what it has written is
- * read out of the processor's caches then. One queue alone would wait too often.
+ * On one machine a sender runs ahead by little: what it has written is read out of the processor's
+ * caches then. One queue alone needs more, for it would wait too often; two and more take turns.
+ * Where net.core.rmem_max is less, it is that.
  */
 #define NEAR_ROOM_BYTES (96 * KiB)
+#define NEAR_ROOM_ONE_BYTES (384 * KiB)
 #define MAY(step) (UINT32_C(1) << (step))
 
 struct step {
@@ -618,7 +620,7 @@ static void io_send(struct assoc *a)
 		int rc;
 
 		assoc_wire_opts(a, (uint16_t)(q->depth + 1), &opts);
-		opts.near_room_bytes = a->queue_count > 1 ? NEAR_ROOM_BYTES : 0;
+		opts.near_room_bytes = a->queue_count > 1 ? NEAR_ROOM_BYTES : NEAR_ROOM_ONE_BYTES;
 		rc = wire_connect(a->loop, &a->opts.addr, &opts, &io_events, q, &q->conn);
 		if (rc < 0) {
 			assoc_fail(a, -ECONNRESET, "%s port %u: I/O queue %u can't connect",
