@@ -35,6 +35,7 @@
 
 #include <kvof/error.h>
 
+#include "base/files.h"
 #include "base/log.h"
 #include "cache/door.h"
 
@@ -404,7 +405,7 @@ static int cache_make(const struct kvof_cache_opts *opts, char why[256], struct 
 	sem_init(&c->opened, 0, 0);
 	sem_init(&c->close_posted, 0, 0);
 	c->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	rc = c->fd < 0 ? errno == EMFILE || errno == ENFILE ? -EMFILE : -ENOMEM :
+	rc = c->fd < 0 ? files_errno(errno) :
 		identity_make(opts, why, &c->identity);
 	if (rc == 0 && opts->event_count > 0)
 		rc = events_open(opts->event_count, &c->events);

@@ -29,6 +29,7 @@
 
 #include <kvof/client.h>
 
+#include "base/files.h"
 #include "base/must.h"
 #include "host/host.h"
 #include "nvme/kv.h"
@@ -919,7 +920,7 @@ static int client_start(struct kvof_client *c)
 
 	c->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	if (c->fd < 0) {
-		int rc_files = errno == EMFILE || errno == ENFILE ? -EMFILE : -ENOMEM;
+		int rc_files = files_errno(errno);
 
 		snprintf(c->why, sizeof(c->why), "%s", kvof_error_text(rc_files));
 		return rc_files;

@@ -36,6 +36,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "loop/lane.h"
 #include "loop/plain.h"
@@ -538,7 +539,7 @@ static int backend_open(struct loop *l, const struct loop_opts *opts)
 	}
 	uring_why(-rc, why, sizeof(why));
 	log_error("%s", why);
-	return rc == -ENOMEM ? -ENOMEM : rc == -EMFILE || rc == -ENFILE ? -EMFILE : -EINVAL;
+	return rc == -ENOMEM ? -ENOMEM : files_ran_out(-rc) ? -EMFILE : -EINVAL;
 }
 
 int loop_open(const struct loop_opts *opts, struct loop **out)

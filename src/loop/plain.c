@@ -38,6 +38,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/files.h"
 #include "loop/lane.h"
 
 #define EVENTS_MAX 128

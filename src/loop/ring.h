@@ -10,7 +10,6 @@
 #ifndef KVOF_LOOP_RING_H
 #define KVOF_LOOP_RING_H
 
-#include <errno.h>
 #include <liburing.h>
 #include <stdatomic.h>
 
@@ -89,12 +88,6 @@ void ring_reap_one(struct loop *l, uint64_t user_data, int res, unsigned flags);
 void ring_take(struct loop *l);
 /* Wakes the loop where it sleeps; any thread. */
 void ring_ring(struct loop *l);
-
-/* The errno of a call that gave no descriptor, in words of docs/errors.md. */
-static inline int files_errno(int err)
-{
-	return err == EMFILE || err == ENFILE ? -EMFILE : -ENOMEM;
-}
 
 /* A file that operations will name, by *place (with IOSQE_FIXED_FILE) or, where that is
  * RING_FIXED_NONE, by its descriptor. Return: 0 or -ENOMEM. */

@@ -32,6 +32,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/files.h"
 #include "loop/iov.h"
 #include "loop/ring.h"
 
@@ -592,7 +593,7 @@ static void listener_ready(struct loop_op *op, int res)
 	l->busy = false;
 	if (l->closed)
 		listener_free(l);
-	else if (err == EMFILE || err == ENFILE || err == ENOMEM || err == ENOBUFS)
+	else if (files_ran_out(err) || err == ENOMEM || err == ENOBUFS)
 		loop_timer_set(l->loop, &l->pause, loop_now_ns(l->loop) + ACCEPT_PAUSE_NS);
 	else
 		listener_arm(l);
@@ -812,7 +813,7 @@ void sock_connect(struct loop *loop, struct sock_connect *c)
 	fd = socket(lease->to.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	lease->sock = fd < 0 ? NULL : sock_make(loop, fd, &lease->to);
 	if (lease->sock == NULL) {
-		bool files = fd < 0 && (errno == EMFILE || errno == ENFILE);
+		bool files = fd < 0 && files_ran_out(errno);
 
 		if (fd >= 0)
 			close(fd);

@@ -25,6 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/files.h"
 #include "base/log.h"
 #include "loop/ring.h"
 
@@ -90,7 +91,7 @@ int uring_denied(void)
 /* What is short now may be there for the next loop. */
 void uring_denied_set(int err)
 {
-	if (err != ENOMEM && err != EMFILE && err != ENFILE)
+	if (err != ENOMEM && !files_ran_out(err))
 		atomic_store(&denied, err);
 }
 
