@@ -343,11 +343,6 @@ static void lane_run(struct behind_lane *lane)
 
 /* --- the queue -------------------------------------------------------------------------------- */
 
-static bool same_id(const struct kvof_id *a, const struct kvof_id *b)
-{
-	return memcmp(a, b, sizeof(*a)) == 0;
-}
-
 /* The nearest block before this one in its sequence that waits in the lane, or NULL. */
 static struct behind_item *waiting_before(struct behind_lane *lane, const struct kvof_id *id)
 {
@@ -377,7 +372,7 @@ static struct behind_item *front_of(struct behind_lane *lane, const struct kvof_
 	if (b->opts.events->parent == NULL || list_empty(&lane->wait))
 		return NULL;
 	if (!lane->has_last || !b->opts.events->parent(b->opts.arg, &lane->last, &up) ||
-	    !same_id(&up, id))
+	    !identity_same(&up, id))
 		return waiting_before(lane, id);
 	if (!lane->has_front)
 		return NULL;

@@ -62,11 +62,6 @@ static struct list_link *bucket_of(struct core *core, const struct kvof_id *id)
 	return &core->bucket[bits % CORE_BUCKETS];
 }
 
-static bool same_id(const struct kvof_id *a, const struct kvof_id *b)
-{
-	return memcmp(a, b, sizeof(*a)) == 0;
-}
-
 /* It writes to slower tiers itself. */
 static bool op_writes_below(const struct core *core, const struct cache_op *op)
 {
@@ -83,7 +78,7 @@ static bool op_may_run(struct core *core, struct cache_op *op)
 
 		if (other == op)
 			break;
-		if (same_id(&op->tier_op.id, &other->tier_op.id) &&
+		if (identity_same(&op->tier_op.id, &other->tier_op.id) &&
 		    (op_writes(op) || op_writes(other)))
 			return false;
 	}
@@ -95,7 +90,7 @@ void core_ready_find(struct core *core, const struct kvof_id *id)
 	LIST_FOR_EACH(link, bucket_of(core, id)) {
 		struct cache_op *op = container_of(link, struct cache_op, link);
 
-		if (same_id(&op->tier_op.id, id) && op->state == CACHE_WAITING &&
+		if (identity_same(&op->tier_op.id, id) && op->state == CACHE_WAITING &&
 		    !list_linked(&op->ready) && op_may_run(core, op))
 			list_push_back(&core->ready, &op->ready);
 	}

@@ -6,8 +6,10 @@
 #ifndef KVOF_CACHE_IDENTITY_H
 #define KVOF_CACHE_IDENTITY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/kv.h"
 #include "kvof/cache.h"
@@ -48,6 +50,11 @@ void identity_part(const struct kvof_id *block, struct part_of part, struct kvof
 
 /* Where the list of a model's domains lies: SHA-256(frame("kvof domains") frame(model id)). */
 void identity_domains(const char *model_id, struct kvof_id *out);
+
+static inline bool identity_same(const struct kvof_id *a, const struct kvof_id *b)
+{
+	return memcmp(a, b, sizeof(*a)) == 0;
+}
 
 /* The first 16 bytes of an identity. */
 struct kv_key identity_key(const struct kvof_id *id);
