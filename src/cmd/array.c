@@ -895,6 +895,27 @@ void array_know(struct array *a, struct array_known *out)
 	pthread_mutex_unlock(&a->know);
 }
 
+bool array_subsys_known(struct array *a, const char *nqn)
+{
+	bool is = false;
+
+	pthread_mutex_lock(&a->know);
+	for (unsigned i = 0; i < a->known.subsys_count; i++)
+		is |= strcmp(a->known.subsys[i].nqn, nqn) == 0;
+	pthread_mutex_unlock(&a->know);
+	return is;
+}
+
+uint64_t array_free_bytes(struct array *a)
+{
+	uint64_t bytes;
+
+	pthread_mutex_lock(&a->know);
+	bytes = a->known.free_bytes;
+	pthread_mutex_unlock(&a->know);
+	return bytes;
+}
+
 const char *array_first_nqn(const struct array *a)
 {
 	return a->first_nqn;

@@ -95,8 +95,10 @@ struct array_known {
 	uint64_t free_bytes;
 };
 
-/* Waits for nothing. */
+/* These wait for nothing. */
 void array_know(struct array *a, struct array_known *out);
+bool array_subsys_known(struct array *a, const char *nqn);
+uint64_t array_free_bytes(struct array *a);
 
 /* --- what it has done, gathered on the first loop -------------------- */
 

@@ -126,31 +126,11 @@ static json_t *ns_json(const struct set_ns *ns, const char *nqn)
 
 /* --- namespaces -------------------- */
 
-static struct array_known *known_of(const struct manage *m)
-{
-	struct array_known *known = malloc(sizeof(*known));
-
-	must(known != NULL);
-	array_know(m->array, known);
-	return known;
-}
-
-static bool subsys_is_known(const struct manage *m, const char *nqn)
-{
-	struct array_known *known = known_of(m);
-	bool is = false;
-
-	for (unsigned i = 0; i < known->subsys_count; i++)
-		is |= strcmp(known->subsys[i].nqn, nqn) == 0;
-	free(known);
-	return is;
-}
-
 /* Which subsystem a request means; not NULL where there is none of that name. */
 static json_t *subsys_meant(const struct manage *m, const json_t *request, const char **nqn)
 {
 	*nqn = text_of(request, "subsystem", m->nqn);
-	if (subsys_is_known(m, *nqn))
+	if (array_subsys_known(m->array, *nqn))
 		return NULL;
 	return control_error(CMD_MISS, "subsystem %.223s: there is none; kvof subsys ls lists "
 			     "them", *nqn);
@@ -244,11 +224,13 @@ static void listing_done(struct array_rows *r)
 static json_t *ns_list(struct manage *m, const json_t *request)
 {
 	const char *only = text_of(request, "subsystem", NULL);
-	struct array_known *known = known_of(m);
 	struct listing *l = calloc(1, sizeof(*l));
-	json_t *all = json_array(), *out;
+	json_t *all;
 
-	must(l != NULL && sem_init(&l->done, 0, 0) == 0);
+	if (l == NULL)
+		return control_error(CMD_FAILED, "ns ls: no memory");
+	all = json_array();
+	must(sem_init(&l->done, 0, 0) == 0);
 	l->rows.done = listing_done;
 	array_collect(m->array, &l->rows);
 	while (sem_wait(&l->done) != 0)
@@ -269,10 +251,8 @@ static json_t *ns_list(struct manage *m, const json_t *request)
 	}
 	sem_destroy(&l->done);
 	free(l);
-	out = json_pack("{s:b, s:o, s:I}", "ok", 1, "namespaces", all, "free_bytes",
-			(json_int_t)known->free_bytes);
-	free(known);
-	return out;
+	return json_pack("{s:b, s:o, s:I}", "ok", 1, "namespaces", all, "free_bytes",
+			 (json_int_t)array_free_bytes(m->array));
 }
 
 /* --- subsystems -------------------- */
@@ -287,7 +267,7 @@ static json_t *subsys_create(struct manage *m, const json_t *request)
 	if (!nv_nqn_check(nqn) || strcmp(nqn, NV_DISCOVERY_NQN) == 0)
 		return control_error(CMD_USAGE, "subsystem %.223s: not an NQN for a subsystem",
 				     nqn);
-	if (subsys_is_known(m, nqn))
+	if (array_subsys_known(m->array, nqn))
 		return control_error(CMD_REFUSED, "subsystem %.223s: exists", nqn);
 	for (unsigned i = 0; i < count; i++) {
 		host[i] = json_string_value(json_array_get(hosts, i));
@@ -315,9 +295,13 @@ static json_t *subsys_remove(struct manage *m, const json_t *request)
 
 static json_t *subsys_list(struct manage *m)
 {
-	struct array_known *known = known_of(m);
-	json_t *out = json_array();
+	struct array_known *known = malloc(sizeof(*known));
+	json_t *out;
 
+	if (known == NULL)
+		return control_error(CMD_FAILED, "subsys ls: no memory");
+	array_know(m->array, known);
+	out = json_array();
 	for (unsigned i = 0; i < known->subsys_count; i++) {
 		json_t *names = json_array(), *ids = json_array();
 

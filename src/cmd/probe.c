@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -99,7 +100,11 @@ void probe_drives(const char *const *path, unsigned count, uint64_t wait_ns,
 	pthread_condattr_t attr;
 	struct timespec until;
 
-	must(count <= PROBE_DRIVES_MAX && p != NULL);
+	must(count <= PROBE_DRIVES_MAX);
+	if (p == NULL) {
+		memset(answers, true, count * sizeof(answers[0]));
+		return;
+	}
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_mutex_init(&p->mutex, NULL);
