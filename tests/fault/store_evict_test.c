@@ -244,6 +244,14 @@ TEST(no_more_than_its_share_of_a_drive_is_kept_and_stores_go_on)
 	}
 }
 
+static void put_kept(struct rig *g, uint32_t count)
+{
+	for (uint32_t k = 0; k < count; k++) {
+		expect_int(rig_put(g, k, 1, VALUE), 0);
+		expect_int(keep(g, k, true), 0);
+	}
+}
+
 TEST(after_an_open_nothing_is_kept_and_what_is_there_can_be_kept_again)
 {
 	uint32_t next = 100000;
@@ -251,10 +259,7 @@ TEST(after_an_open_nothing_is_kept_and_what_is_there_can_be_kept_again)
 	struct rig g;
 
 	cache_begin(&g, 41, 1, 16 * MiB);
-	for (uint32_t k = 0; k < 10; k++) {
-		expect_int(rig_put(&g, k, 1, VALUE), 0);
-		expect_int(keep(&g, k, true), 0);
-	}
+	put_kept(&g, 10);
 	rig_close(&g);
 	expect_int(rig_open(&g), 0);
 	store_kept(g.st, &kept);
@@ -359,10 +364,7 @@ TEST(what_was_kept_on_a_drive_that_fails_is_counted_as_lost)
 	struct rig g;
 
 	cache_begin(&g, 61, 2, 16 * MiB);
-	for (uint32_t k = 0; k < 20; k++) {
-		expect_int(rig_put(&g, k, 1, VALUE), 0);
-		expect_int(keep(&g, k, true), 0);
-	}
+	put_kept(&g, 20);
 	sim_disk_mode(g.path[0], SIM_DISK_HANGS);
 	while (rig_stat(&g).drives_failed == 0)
 		expect_int(rig_put(&g, next++, 1, VALUE), 0);
