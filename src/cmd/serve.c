@@ -419,7 +419,8 @@ static int open_target(struct serve *s)
 		.handshake_ns = config_number(c, CONFIG_handshake),
 		.stall_ns = config_number(c, CONFIG_stall),
 		.queues = (unsigned)config_number(c, CONFIG_io_queues), .conns_max = s->conns_max,
-		.ctrls_max = (unsigned)config_number(c, CONFIG_controllers)};
+		.ctrls_max = (unsigned)config_number(c, CONFIG_controllers),
+		.multipath = config_bool(c, CONFIG_multipath)};
 	char why[256] = "";
 	int rc = array_target(s->array, &opts, why, &s->target);
 

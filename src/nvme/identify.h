@@ -145,6 +145,7 @@ _Static_assert(offsetof(struct nv_id_controller, ioccsz) == 1792, "IOCCSZ is byt
 _Static_assert(offsetof(struct nv_id_controller, psd) == 2048, "power states are byte 2048");
 
 enum nv_id_controller_bits {
+	NV_CMIC_CONTROLLERS = 1 << 1,  /* the subsystem may have several controllers */
 	NV_CNTRLTYPE_IO = 1,
 	NV_CNTRLTYPE_DISCOVERY = 2,
 	NV_OAES_NAMESPACE = 1 << 8,
@@ -301,6 +302,7 @@ _Static_assert(sizeof(struct nv_id_independent) == NV_IDENTIFY_BYTES, "CNS 08h i
 _Static_assert(offsetof(struct nv_id_independent, nstat) == 14, "NSTAT is byte 14");
 
 #define NV_NSTAT_READY 0x01
+#define NV_NMIC_SHARED 0x01            /* may be attached to several controllers */
 
 struct nv_id_list {                    /* CNS 02h, 07h, 10h: ascending, ends at the first zero */
 	le32 nsid[1024];

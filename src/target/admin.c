@@ -43,6 +43,7 @@ static void identify_controller(const struct ctrl *c, struct nv_id_controller *i
 	memcpy(id->subnqn, s->nqn, strlen(s->nqn));
 	if (s->discovery)
 		return;
+	id->cmic = s->target->multipath ? NV_CMIC_CONTROLLERS : 0;
 	id->sqes = 0x66;
 	id->cqes = 0x44;
 	id->nn = le32_of(TARGET_NAMESPACES);
@@ -86,8 +87,15 @@ static void identify_namespace(const struct ctrl *c, const struct ns *ns,
 		id->nsze = id->ncap = le64_of(bytes);
 		id->nuse = le64_of(stat->used_bytes);
 	}
+	id->nmic = ns->nmic;
 	memcpy(id->nguid, ns->ids.nguid, sizeof(id->nguid));
 	memcpy(id->eui64, ns->ids.eui64, sizeof(id->eui64));
+}
+
+static void identify_independent(const struct ns *ns, struct nv_id_independent *id)
+{
+	id->nmic = ns->nmic;
+	id->nstat = NV_NSTAT_READY;
 }
 
 static void identify_command_sets(const struct subsys *s, struct nv_id_command_sets *id)
@@ -138,7 +146,7 @@ static void identify_fill(struct req *req)
 		if (ns == NULL)
 			break;
 		if (what.cns == NV_CNS_INDEPENDENT)
-			((struct nv_id_independent *)out)->nstat = NV_NSTAT_READY;
+			identify_independent(ns, out);
 		else if (what.cns == NV_CNS_CSI_NAMESPACE && ns->ops->csi == NV_CSI_NVM)
 			break;                         /* no protection information: zeros */
 		else if (what.cns == NV_CNS_CSI_NAMESPACE)

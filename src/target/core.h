@@ -303,6 +303,7 @@ struct target {
 	struct wire_opts wire;
 	uint64_t handshake_ns, stall_ns;
 	unsigned queues_max, conns_max, ctrls_max;
+	bool multipath;
 	struct subsys *subsys[TARGET_SUBSYSTEMS + 1];        /* NULL: none; the first: Discovery */
 	uint64_t discovery_changes;
 	struct target_host *host;            /* [TARGET_HOST_ROWS] */

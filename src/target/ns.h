@@ -52,6 +52,7 @@ struct ns {
 	uint64_t transfer_bytes_max;
 	uint64_t capacity_bytes;             /* as it was opened */
 	bool memory, evicts, durable;
+	uint8_t nmic;
 	struct nv_ns_ids ids;
 	uint8_t given_uuid[16];              /* zero: none */
 	/* the first loop's */

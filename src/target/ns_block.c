@@ -347,6 +347,7 @@ static void block_identify(const struct ns *ns, uint8_t out[NV_IDENTIFY_BYTES])
 	id->npwg = id->npwa = le16_of(page);
 	id->npdg = id->npda = id->nows = le16_of(chunk);
 	id->lbaf[0].data_shift = limits.block_bytes == 512 ? 9 : 12;
+	id->nmic = ns->nmic;
 	memcpy(id->nguid, ns->ids.nguid, sizeof(id->nguid));
 	memcpy(id->eui64, ns->ids.eui64, sizeof(id->eui64));
 }

@@ -425,6 +425,7 @@ static void kv_identify(const struct ns *ns, uint8_t out[NV_IDENTIFY_BYTES])
 	 * what has failed. */
 	id->nsze = le64_of(stat->capacity_bytes > 0 ? stat->capacity_bytes : ns->capacity_bytes);
 	id->nuse = le64_of(stat->used_bytes);
+	id->nmic = ns->nmic;
 	memcpy(id->nguid, ns->ids.nguid, sizeof(id->nguid));
 	memcpy(id->eui64, ns->ids.eui64, sizeof(id->eui64));
 	id->kvf[0].key_bytes_max = le16_of(KV_KEY_BYTES_MAX);

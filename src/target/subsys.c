@@ -183,7 +183,8 @@ static int ns_make(struct subsys *s, const struct target_ns_opts *opts, char why
 		return -ENOMEM;
 	*ns = (struct ns){.ops = opts->volume != NULL ? &ns_block_ops : &ns_kv_ops, .subsys = s,
 		.nsid = opts->nsid, .volume = opts->volume,
-		.memory = opts->memory, .evicts = opts->evicts, .durable = opts->durable};
+		.memory = opts->memory, .evicts = opts->evicts, .durable = opts->durable,
+		.nmic = s->target->multipath ? NV_NMIC_SHARED : 0};
 	if (ns_space(ns, s->target, opts) != 0) {
 		free(ns);
 		return -ENOMEM;

@@ -62,6 +62,7 @@ int target_open(const struct target_opts *opts, char why[256], struct target **o
 	t->queues_max = opts->queues != 0 ? opts->queues : TARGET_QUEUES;
 	t->conns_max = opts->conns_max != 0 ? opts->conns_max : TARGET_CONNS;
 	t->ctrls_max = opts->ctrls_max != 0 ? opts->ctrls_max : TARGET_CTRLS;
+	t->multipath = opts->multipath;
 	loop_timer_init(&t->drain, drain_timer);
 	t->host = calloc(TARGET_HOST_ROWS, sizeof(*t->host));
 	rc = t->host == NULL ? -ENOMEM : lanes_open(t, opts);

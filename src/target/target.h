@@ -62,6 +62,7 @@ struct target_opts {
 	uint32_t h2c_bytes_max;      /* MAXH2CDATA; 0: 128 KiB */
 	unsigned queues;             /* I/O queues granted to a controller; 0: TARGET_QUEUES */
 	unsigned conns_max, ctrls_max;               /* 0: TARGET_CONNS, TARGET_CTRLS */
+	bool multipath;              /* hosts may make one device of controllers: CMIC, NMIC */
 };
 
 /**

@@ -68,7 +68,8 @@ class Array:
         return text.decode(errors="replace").strip()
 
     def is_ready(self):
-        return self.ready == f"ready tcp://127.0.0.1:{self.port} {NQN}"
+        listen = [of for word, of in zip(self.words, self.words[1:]) if word == "--listen"]
+        return self.ready == f"ready {','.join(listen)} {NQN}"
 
     def uri(self):
         return f"tcp://127.0.0.1:{self.port}/{NQN}"

@@ -14,7 +14,8 @@ import signal
 import sys
 
 import suite
-from array_host import HOSTID, HOSTNQN, NQN, WAIT_FOR, Array, cli_answer_of, program
+from array_host import (HOSTID, HOSTNQN, NQN, WAIT_FOR, Array, cli_answer_of, free_port,
+                        program)
 from block_device import VERIFY, BlockDevice
 from guest import HOST
 
@@ -46,6 +47,13 @@ ctrl_of() {
 	return 1
 }
 state() { cat /sys/class/nvme/$(ctrl_of $1)/state; }
+# Requests of one kind or more ("$1 + $5": reads and writes) that a device has ended. One of several
+# paths counts none itself: they do.
+ended() {
+	d=${1##*/}
+	cat /sys/block/$d/stat /sys/block/${d%n*}c*n${d##*n}/stat 2>/dev/null |
+		awk "{ n += $2 } END { print n }"
+}
 """
 
 
@@ -68,8 +76,9 @@ class Judge(BlockDevice):
 
     # ---- connecting ----------------------------------------------------------------------------
 
-    def connect_line(self, array, flags=""):
-        return (f"nvme connect -t tcp -a {HOST} -s {array.port} -n {NQN} --hostnqn={HOSTNQN} "
+    def connect_line(self, array, flags="", port=None):
+        return (f"nvme connect -t tcp -a {HOST} -s {port or array.port} -n {NQN} "
+                f"--hostnqn={HOSTNQN} "
                 f"--hostid={HOSTID} --reconnect-delay=1 --ctrl-loss-tmo=60 "
                 f"{'' if '--keep-alive' in flags else '--keep-alive-tmo=5'} {flags}")
 
@@ -266,9 +275,8 @@ class Judge(BlockDevice):
             rm -f /tmp/fio.end
             trap '' PIPE
             ({self.FIO_LONG} {more} --filename={dev} >/tmp/fio 2>&1; echo $? >/tmp/fio.end) &
-            d=/sys/block/{dev[5:]}/stat
-            a=$(awk '{{print $5}}' $d)
-            wait_for '[ $(awk "{{print \\$5}}" '$d') -gt '$((a + 50))' ]'""", 30)
+            a=$(ended {dev} '$5')
+            wait_for '[ $(ended {dev} "\\$5") -gt '$((a + 50))' ]'""", 30)
 
     def fio_ends(self, name, want_zero=True, seconds=90):
         status, output = self.guest.run("""
@@ -322,15 +330,13 @@ class Judge(BlockDevice):
     def kill_under_load(self, array, options):
         """kill -9 of the array while fio writes and verifies; twice.
 
-        A send on a socket that has just died is a try, and the host has as many of these as it
-        likes before its error recovery begins; of five (the default) none may be left.
+        With --multipath alone: a send on a socket that has just died is a try, and a host with one
+        path makes as many of these as it has (five by default) before its error recovery begins.
         """
         name = "kill under load"
         dev = self.connect(name, array)
         if dev is None:
             return array
-        self.step(f"{name}: the host does not give a command up after five tries", """
-            echo 100 >/sys/module/nvme_core/parameters/max_retries""")
         self.fio_begin(dev)
         for turn in (1, 2):
             array.stop(signal.SIGKILL)
@@ -344,10 +350,9 @@ class Judge(BlockDevice):
                 return array
             self.step(f"{name} {turn}: the host comes back by itself", FIND + f"""
                 wait_for '[ "$(state {NQN})" = live ]'
-                d=/sys/block/{dev[5:]}/stat
-                a=$(awk '{{print $1 + $5}}' $d)
-                [ -f /tmp/fio.end ] || wait_for '[ -f /tmp/fio.end ] ||
-                    [ $(awk "{{print \\$1 + \\$5}}" '$d') -gt '$((a + 10))' ]'""", seconds=60)
+                a=$(ended {dev} '$1 + $5')
+                wait_for '[ -f /tmp/fio.end ] ||
+                    [ $(ended {dev} "\\$1 + \\$5") -gt '$((a + 10))' ]'""", seconds=60)
         self.fio_ends(f"{name}: fio --verify goes on and finds no error")
         self.file_system(f"{name}, afterwards", dev, trim=False)
         self.disconnect(name)
@@ -478,25 +483,72 @@ class Judge(BlockDevice):
             array.stop()
             shutil.rmtree(folder)
 
+    def two_paths(self, array, _):
+        """Two controllers of one subsystem are one device, which lives on with either of them."""
+        name = "two paths"
+        dev = self.connect(name, array)
+        if dev is None:
+            return
+        self.step(f"{name}: a connection to another port is a path to the same device", FIND + f"""
+            set -e
+            {self.connect_line(array, port=self.other_port)}
+            wait_for '[ $(ls -d /sys/block/{dev[5:-2]}c*n2 | wc -l) = 2 ]'
+            nvme list-subsys {dev}
+            ls {dev[:-2]}n*""", *[f"trsvcid={port},.* live" for port in
+                                  (array.port, self.other_port)], rf"\A(?s:.*)^{dev}\n\Z")
+        self.step(f"{name}: ... and so are the Key Value namespace's", FIND + f"""
+            set -e
+            d=$(generic_of {NQN} 1)
+            head -c 100001 /dev/urandom >/tmp/in
+            passthru $d 1 store 02 --size 100001 --file /tmp/in
+            passthru $d 1 retrieve 02 --size 100001 --expect /tmp/in
+            ls -d /sys/class/nvme-subsystem/*/ng*""", r"\A(?:.*\n){2}/.*n1\n/.*n2\n\Z")
+        self.fio_begin(dev)
+        for turn in range(1, 4):
+            self.step(f"{name} {turn}: the path in use is cut while fio writes", FIND + f"""
+                in_use() {{
+                    for d in /sys/block/{dev[5:-2]}c*n2; do
+                        grep -qv '^ *0 *0$' $d/inflight && basename $(readlink $d/device) &&
+                            return 0
+                    done
+                    return 1
+                }}
+                wait_for in_use >/tmp/c && c=$(head -1 /tmp/c) || exit 1
+                port=$(sed 's/.*trsvcid=//; s/,.*//' /sys/class/nvme/$c/address)
+                nvme disconnect -d $c || exit 2
+                [ ! -e /sys/class/nvme/$c ] || exit 3
+                {self.connect_line(array, port="$port")}""", seconds=60)
+        self.fio_ends(f"{name}: fio --verify goes on and finds no error")
+        self.step(f"{name}: nvme disconnect", FIND + f"""
+            nvme disconnect -n {NQN} && ! block_of {NQN} 2""", "disconnected 2 controller")
+        self.healthy(name, array)
+
     def again(self, array, options):
         return Array(self.kvof, self.folder, *options, port=array.port, drive_size=DRIVE_SIZE)
 
-    def runs(self):
-        options = ["--kv", "64MiB", "--block", f"{SIZE_MIB}MiB"]
-        array = Array(self.kvof, self.folder, *options, drive_size=DRIVE_SIZE)
+    def serves(self, array, options, methods):
+        """All these parts at an array that was just started; it is stopped behind them."""
         try:
-            if not self.tap.check("kvof serve --kv --block prints its ready line",
+            if not self.tap.check(f"kvof serve {' '.join(options)} prints its ready line",
                                   array.is_ready(), array.why()):
                 return
-            for part in suite.parts(self.blocks_4096, self.loads, self.side_by_side,
-                                    self.reset_under_load, self.disconnect_under_load,
-                                    self.come_and_go, self.kill_under_load, self.kill_mounted,
-                                    self.blocks_512):
+            for part in methods:
                 array = part(array, options) or array
         finally:
             self.guest.run("umount -l /mnt; nvme disconnect-all", 30)
             status = array.stop()
         self.tap.check("kvof serve ends with 0 on SIGTERM", status == 0, array.why())
+
+    def runs(self):
+        options = ["--kv", "64MiB", "--block", f"{SIZE_MIB}MiB"]
+        array = Array(self.kvof, self.folder, *options, drive_size=DRIVE_SIZE)
+        self.serves(array, options, suite.parts(
+            self.blocks_4096, self.loads, self.side_by_side, self.reset_under_load,
+            self.disconnect_under_load, self.come_and_go, self.blocks_512))
+        self.other_port = free_port()
+        options += ["--multipath", "--listen", f"tcp://127.0.0.1:{self.other_port}"]
+        self.serves(self.again(array, options), options, suite.parts(
+            self.two_paths, self.kill_under_load, self.kill_mounted))
 
 
 def main():

@@ -548,7 +548,7 @@ class Judge(Steps):
                               array.is_ready(), array.why()):
             return array
         self.step("restart: the kernel host reconnects by itself", WAIT_FOR + """
-            wait_for '[ "$(cat /sys/class/nvme/nvme0/state)" != live ]'
+            wait_for 'dmesg | grep -q "Successfully reconnected"'
             wait_for '[ "$(cat /sys/class/nvme/nvme0/state)" = live ]'""", seconds=40)
         got = ns.kv("retrieve", b"over restart", size=100001, file="/tmp/out")
         self.tap.check("restart: what was acknowledged before the kill is there",

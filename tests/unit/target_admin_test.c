@@ -43,7 +43,6 @@ TEST(identify_controller_passes_the_checks_of_a_careful_host)
 	expect_int(facts.keep_alive_unit_ms, 100);
 	expect_str(facts.subnqn, SUBNQN);
 	expect_int(strlen(facts.serial), 20);
-	expect_int(id_controller.cmic, 0);
 	lk_close(&f, &h);
 	fix_close(&f);
 }
@@ -77,6 +76,29 @@ TEST(a_kv_namespace_says_what_linux_and_our_host_need)
 	expect_int(((struct nv_log_effects *)page)->io[NV_KV_EXIST].b[0], 1);
 	lk_close(&f, &h);
 	fix_close(&f);
+}
+
+TEST(with_multipath_a_controller_and_its_kv_namespace_say_that_they_are_not_the_only_ones)
+{
+	for (unsigned on = 0; on < 2; on++) {
+		struct fix f;
+		struct lk h;
+
+		fix_multipath = on;
+		fix_open(&f, NULL, 0);
+		lk_open(&f, &h, HOST_A);
+		expect_int(identify(&f, &h.admin, NV_CNS_CONTROLLER, 0, 0), NV_RAW_OK);
+		expect_int(((struct nv_id_controller *)page)->cmic, on ? NV_CMIC_CONTROLLERS : 0);
+		expect_int(identify(&f, &h.admin, NV_CNS_NAMESPACE, 1, 0), NV_RAW_OK);
+		expect_int(((struct nv_id_namespace *)page)->nmic, on);
+		expect_int(identify(&f, &h.admin, NV_CNS_CSI_NAMESPACE, 1, NV_CSI_KV), NV_RAW_OK);
+		expect_int(((struct nv_id_kv_namespace *)page)->nmic, on);
+		expect_int(identify(&f, &h.admin, NV_CNS_INDEPENDENT, 1, 0), NV_RAW_OK);
+		expect_int(((struct nv_id_independent *)page)->nmic, on);
+		lk_close(&f, &h);
+		fix_close(&f);
+	}
+	fix_multipath = false;
 }
 
 TEST(identifiers_stay_over_a_restart_and_differ_between_arrays)

@@ -26,6 +26,7 @@
 #define PATIENCE_NS (30 * NS_PER_S)
 
 static unsigned fix_drives = 1;
+static bool fix_multipath;
 
 struct fix {
 	struct loop *loop;                     /* the first one, and the hosts' */
@@ -120,7 +121,7 @@ static inline void fix_reopen_with(struct fix *f, const char *path, const char *
 	struct target_subsys_opts subsys = {.nqn = SUBNQN, .host = hosts, .host_count = host_count,
 		.ns = &ns, .ns_count = 1};
 	struct target_opts opts = {.subsys = &subsys, .subsys_count = 1, .loops = f->loops,
-		.pools = f->pools, .loop_count = FIX_LOOPS};
+		.pools = f->pools, .loop_count = FIX_LOOPS, .multipath = fix_multipath};
 	struct space_shard shard[FIX_LOOPS];
 	struct sock_addr addr = {.host = "array", .port = 0};
 	char why[256] = "";

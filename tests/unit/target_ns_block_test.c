@@ -133,6 +133,22 @@ TEST(what_a_block_namespace_says_of_itself_is_what_it_does)
 	all_close(&a);
 }
 
+TEST(with_multipath_a_block_namespace_says_that_it_may_be_shared)
+{
+	static struct nv_id_namespace id;
+
+	for (unsigned on = 0; on < 2; on++) {
+		struct all a;
+
+		fix_multipath = on;
+		all_open(&a, &usual);
+		expect_int(identify(&a, NV_CNS_NAMESPACE, 0, &id), NV_RAW_OK);
+		expect_int(id.nmic, on);
+		all_close(&a);
+	}
+	fix_multipath = false;
+}
+
 TEST(blocks_come_back_as_they_were_written_whatever_the_size)
 {
 	static const uint32_t counts[] = {1, 2, 3, 64, 65, 700, 2048};
