@@ -216,7 +216,8 @@ int kvof_cache_id_of(const struct kvof_cache *cache, const void *hash, size_t by
  * questions about the rest go to flash and arrays at once. Blocks found in DRAM stay there for
  * lease_ns, so that a load after it is a hit; what only an array has may have gone meanwhile
  * (another host's delete, eviction): the load then says so, and the next match knows. Not ordered
- * after saves in flight.
+ * after saves in flight. What is known is looked up in microseconds, in the caller's thread where
+ * the cache's own sleeps.
  * Return: 0 and *n_match; -EINVAL; -EBUSY; -ESHUTDOWN.
  */
 int kvof_cache_match(struct kvof_cache *cache, const struct kvof_id *ids, uint32_t n_ids,

@@ -212,7 +212,8 @@ int door_ask(struct kvof_cache *c, struct door_ask *ask)
 	ask->cache = c;
 	ask->msg.run = ask_run;
 	sem_init(&ask->answered, 0, 0);
-	loop_post(c->loop, &ask->msg);
+	if (!ask->brief || !loop_visit(c->loop, &ask->msg))
+		loop_post(c->loop, &ask->msg);
 	door_posted(c);
 	sem_wait_whole(&ask->answered);
 	sem_destroy(&ask->answered);

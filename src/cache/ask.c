@@ -14,6 +14,7 @@
 
 #define ASK_QUESTIONS_MAX 1024             /* ids that match asks at once */
 #define ASK_DEADLINE_NS (2 * NS_PER_S)
+#define ASK_BRIEF_IDS 1024                 /* more are not looked up in the caller's thread */
 
 /* A message that carries its own memory: for calls that do not wait. */
 struct note {
@@ -71,10 +72,11 @@ static uint64_t end_ns_of(const struct kvof_cache *c, uint64_t deadline_ns)
 	return ask_clock_ns() + tier_deadline_ns(deadline_ns);
 }
 
-/* Some rows of blocks are looked up in one visit to the cache's thread. */
+/* Some rows of blocks are looked up at once: by the cache's thread or, where they are few and it
+ * sleeps, in its place. */
 struct look_ask {
 	struct door_ask ask;
-	struct core_look *look;
+	struct core_look *look;            /* all of the same length */
 	uint32_t look_count;
 	bool deep;                         /* filled: more may be there, and can be asked for */
 };
@@ -86,6 +88,13 @@ static void look_run(struct kvof_cache *c, struct door_ask *ask)
 	for (uint32_t i = 0; i < l->look_count; i++)
 		l->deep = core_look(door_core(c), &l->look[i]);
 	door_answer(ask);
+}
+
+static int ask_look(struct kvof_cache *c, struct look_ask *l)
+{
+	l->ask.run = look_run;
+	l->ask.brief = (uint64_t)l->look_count * l->look->count <= ASK_BRIEF_IDS;
+	return door_ask(c, &l->ask);
 }
 
 /* Memory for the questions of one batch. */
@@ -137,14 +146,14 @@ int kvof_cache_match(struct kvof_cache *c, const struct kvof_id *ids, uint32_t n
 		     uint64_t deadline_ns, uint32_t *n_match)
 {
 	struct core_look look = {.ids = ids, .count = n_ids};
-	struct look_ask l = {.ask = {.run = look_run}, .look = &look, .look_count = 1};
+	struct look_ask l = {.look = &look, .look_count = 1};
 	uint32_t more = 0;
 	int rc;
 
 	if (n_match == NULL || (ids == NULL && n_ids > 0))
 		return -EINVAL;
 	*n_match = 0;
-	rc = n_ids > 0 ? door_ask(c, &l.ask) : door_look(c);
+	rc = n_ids > 0 ? ask_look(c, &l) : door_look(c);
 	if (rc != 0 || n_ids == 0)
 		return rc;
 	if (l.deep && look.leading < n_ids)
@@ -203,9 +212,9 @@ static int ask_rows(struct kvof_cache *c, const struct core_look *look, uint32_t
 static int groups_match(struct kvof_cache *c, const struct kvof_group *groups, uint32_t count,
 			struct core_look *look, uint64_t deadline_ns, uint32_t *n_match)
 {
-	struct look_ask l = {.ask = {.run = look_run}, .look = look, .look_count = count};
+	struct look_ask l = {.look = look, .look_count = count};
 	struct group_row row[KVOF_GROUPS_MAX];
-	int rc = door_ask(c, &l.ask);
+	int rc = ask_look(c, &l);
 
 	for (uint32_t i = 0; i < count; i++)
 		row[i] = (struct group_row){look[i].where, groups[i].window_blocks};

@@ -63,9 +63,13 @@ struct door_ask {
 	struct kvof_cache *cache;
 	/* The cache's thread; then or later calls door_answer(), after which *ask is gone. */
 	void (*run)(struct kvof_cache *c, struct door_ask *ask);
+	/* run() answers at once and begins nothing: while the cache's thread sleeps, the caller
+	 * runs it itself (loop_visit()) */
+	bool brief;
 	sem_t answered;
 };
-/* Posts it and waits for the answer. Return: 0; -EINVAL, -ESHUTDOWN (run was not called). */
+/* Posts it, if it must, and waits for the answer. Return: 0; -EINVAL, -ESHUTDOWN (run was not
+ * called). */
 int door_ask(struct kvof_cache *c, struct door_ask *ask);
 void door_answer(struct door_ask *ask);
 

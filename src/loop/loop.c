@@ -20,7 +20,11 @@
  * Lifetime: loop_open -> (sock_listen, disk_open, loop_post ...) -> loop_turn | loop_run ->
  * loop_close.
  *
- * Thread: the loop's own, but for loop_post().
+ * Visits: before it sleeps the loop says that it is lent, and when it has woken it takes that back
+ * under the lock that a visitor holds, so it waits for the visit to end. Mail is looked at by the
+ * visitor, since what it has posted itself was to be run before.
+ *
+ * Thread: the loop's own, but for loop_post() and loop_visit().
  */
 #include "loop/loop.h"
 
@@ -344,6 +348,47 @@ static unsigned turn_msgs(struct loop *l)
 	return n;
 }
 
+/* ---- visits ---- */
+
+static void visits_end(struct loop *l)
+{
+	must(pthread_mutex_lock(&l->visit_lock) == 0);
+	atomic_store(&l->lent, false);
+	must(pthread_mutex_unlock(&l->visit_lock) == 0);
+}
+
+static void visit_run(struct loop *l, struct msg *m)
+{
+	struct loop_timer *t = timers_first(&l->timers);
+	uint64_t ops_flying = l->ops_flying, at_ns = t != NULL ? t->node.at_ns : UINT64_MAX;
+
+	atomic_store_explicit(&l->visitor, &ring_thread, memory_order_relaxed);
+	l->now_ns = clock_ns();
+	m->run(l, m);
+	atomic_store_explicit(&l->visitor, NULL, memory_order_relaxed);
+	t = timers_first(&l->timers);
+	must(l->ops_flying == ops_flying && l->ready_first == NULL);
+	must(t == NULL || t->node.at_ns >= at_ns);
+}
+
+bool loop_visit(struct loop *loop, struct msg *m)
+{
+	bool free;
+
+	OBJ_CHECK(loop, RING_LOOP_MAGIC);
+	if (pthread_mutex_trylock(&loop->visit_lock) != 0)
+		return false;
+#ifdef KVOF_PLANT_VISIT_AWAKE
+	free = true;
+#else
+	free = atomic_load(&loop->lent) && atomic_load(&loop->mail) == NULL;
+#endif
+	if (free)
+		visit_run(loop, m);
+	must(pthread_mutex_unlock(&loop->visit_lock) == 0);
+	return free;
+}
+
 /* ---- the turn ---- */
 
 static void spin_pause(void)
@@ -385,9 +430,13 @@ static unsigned turn_once(struct loop *l, uint64_t wait_ns)
 	unsigned n;
 
 	wait_ns = turn_wait_ns(l, wait_ns);
-	ring_enter(l, wait_ns);
 	if (wait_ns > 0)
+		atomic_store(&l->lent, true);
+	ring_enter(l, wait_ns);
+	if (wait_ns > 0) {
+		visits_end(l);
 		atomic_store(&l->asleep, 0);
+	}
 	l->now_ns = clock_ns();
 	if (l->plain != NULL)
 		plain_reap(l);
@@ -476,7 +525,8 @@ void loop_random(void *out, size_t bytes)
 bool loop_here(const struct loop *loop)
 {
 	OBJ_CHECK(loop, RING_LOOP_MAGIC);
-	return loop->owner == &ring_thread;
+	return loop->owner == &ring_thread ||
+	       atomic_load_explicit(&loop->visitor, memory_order_relaxed) == &ring_thread;
 }
 
 const char *loop_kind(const struct loop *loop)
@@ -565,6 +615,7 @@ int loop_open(const struct loop_opts *opts, struct loop **out)
 	if (rc == 0)
 		rc = backend_open(l, opts);
 	if (rc == 0) {
+		pthread_mutex_init(&l->visit_lock, NULL);
 		*out = l;
 		return 0;
 	}
@@ -610,6 +661,7 @@ void loop_close(struct loop **loop)
 		plain_close(l);
 	timers_close(&l->timers);
 	close(l->bell_fd);
+	pthread_mutex_destroy(&l->visit_lock);
 	l->magic = 0;
 	free(l);
 }

@@ -111,7 +111,18 @@ void loop_random(void *out, size_t bytes);
  * sender. */
 void loop_post(struct loop *to, struct msg *m);
 
-/* True on the loop's own thread (and in the simulator while an event of that loop runs). */
+/**
+ * loop_visit() - runs a message here and now if the loop sleeps and has no mail; any thread
+ *
+ * For a question that is answered in microseconds, which waking the loop's thread would take. What
+ * was posted before by the same thread has been run. The loop can't wake meanwhile, so run() begins
+ * no operation and sets no timer (asserted); loop_here() is true in it.
+ * Return: whether it was run; if not, nothing has happened: post it. (In the simulator: never.)
+ */
+bool loop_visit(struct loop *loop, struct msg *m);
+
+/* True on the loop's own thread and in a visit (in the simulator while an event of that loop
+ * runs). */
 bool loop_here(const struct loop *loop);
 #define loop_must_own(loop) must(loop_here(loop))
 

@@ -11,6 +11,7 @@
 #define KVOF_LOOP_RING_H
 
 #include <liburing.h>
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/list.h"
@@ -73,9 +74,12 @@ struct loop {
 	int bell_fd;
 	struct ring_inner bell;
 	struct ring_fixed fixed;
-	/* Other threads write these two; on their own cache line. */
+	/* Other threads write these; on their own cache line. */
 	_Alignas(64) _Atomic(struct msg *) mail; /* newest first */
 	_Atomic uint32_t asleep;
+	_Atomic bool lent;                      /* asleep: a visit may begin */
+	_Atomic(const void *) visitor;          /* address of its ring_thread; NULL: none */
+	pthread_mutex_t visit_lock;             /* held during a visit, and to end lent */
 };
 
 /* The next operation to be filled in; it begins with the next submission, in order. */

@@ -634,6 +634,12 @@ void loop_random(void *out, size_t bytes)
 	prng_fill(&sim_world->ids, out, bytes);
 }
 
+bool loop_visit(struct loop *loop, struct msg *m)
+{
+	OBJ_CHECK(loop, SIM_LOOP_MAGIC);
+	return false;              /* events of a loop run in their order alone */
+}
+
 bool loop_here(const struct loop *loop)
 {
 	OBJ_CHECK(loop, SIM_LOOP_MAGIC);

@@ -8,6 +8,7 @@
 #include "cache_api_fixture.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -254,6 +255,69 @@ TEST(a_match_of_many_is_answered_from_memory_the_second_time)
 		expect_int(matched(cache, ids, 40), 40);
 	expect_int(sim_host.log_count, asked);
 	expect_int(stat_of(cache).match_known, 400);
+	kvof_cache_close(&cache);
+}
+
+/* A match may be answered in its caller's thread, in the middle of what others do. */
+struct asker { pthread_t thread; struct kvof_cache *cache; struct kvof_id id[4]; unsigned wrong; };
+
+static unsigned whole(struct asker *a, enum kvof_op op, uint32_t from, uint32_t count)
+{
+	static uint8_t data[BYTES];
+	struct iovec iov = {data, sizeof(data)};
+	struct kvof_block b[4];
+	struct kvof_result r[4];
+	unsigned good = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		b[i] = op == KVOF_SAVE ?
+			(struct kvof_block){a->id[from + i], &iov, 1, sizeof(data)} :
+			(struct kvof_block){.id = a->id[from + i]};
+	if (kvof_cache_wait(a->cache, op, b, count, 0, r) == 0)
+		for (uint32_t i = 0; i < count; i++)
+			good += r[i].reason == KVOF_OK;
+	return good == count ? 0 : 1;
+}
+
+static unsigned told(struct asker *a, uint32_t count, uint32_t want)
+{
+	uint32_t n = 77;
+
+	return kvof_cache_match(a->cache, a->id, count, 0, &n) != 0 || n != want;
+}
+
+static void *save_match_delete(void *arg)
+{
+	struct asker *a = arg;
+
+	for (unsigned round = 0; round < 200; round++) {
+		a->wrong += whole(a, KVOF_SAVE, 0, 4);
+		a->wrong += told(a, 4, 4);
+		a->wrong += kvof_cache_unlease(a->cache, a->id, 4) != 0;
+		a->wrong += told(a, 3, 3);
+		a->wrong += whole(a, KVOF_DELETE, 2, 1);
+		a->wrong += told(a, 4, 2);
+		a->wrong += whole(a, KVOF_DELETE, 0, 1);
+		a->wrong += told(a, 2, 0);
+		a->wrong += whole(a, KVOF_DELETE, 1, 1) + whole(a, KVOF_DELETE, 3, 1);
+	}
+	return NULL;
+}
+
+TEST(each_thread_is_told_by_match_what_it_has_done_while_others_do_the_same)
+{
+	struct kvof_cache *cache = begin(8 * MiB);
+	struct asker a[3];
+
+	for (uint32_t i = 0; i < 3; i++) {
+		a[i] = (struct asker){.cache = cache};
+		ids_fill(cache, 100 * i, 4, a[i].id);
+		expect_int(pthread_create(&a[i].thread, NULL, save_match_delete, &a[i]), 0);
+	}
+	for (uint32_t i = 0; i < 3; i++) {
+		expect_int(pthread_join(a[i].thread, NULL), 0);
+		expect_int(a[i].wrong, 0);
+	}
 	kvof_cache_close(&cache);
 }
 

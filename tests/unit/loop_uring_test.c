@@ -265,6 +265,116 @@ TEST(two_loops_wake_each_other_thousands_of_times)
 	loop_close(&b.side[1]);
 }
 
+/* ---- visits ---- */
+
+static uint64_t visit_ns;
+
+static void here_run(struct loop *here, struct msg *m)
+{
+	must(loop_here(here));
+	visit_ns = loop_now_ns(here);
+}
+
+TEST(a_loop_that_sleeps_can_be_visited_and_stays_its_threads)
+{
+	struct loop *l = open_loop();
+	struct msg m = {.run = here_run};
+	uint64_t opened_ns = loop_now_ns(l), first_ns;
+	pthread_t other;
+
+	expect(!loop_visit(l, &m));             /* it does not sleep: nobody turns it */
+	expect_int(pthread_create(&other, NULL, run_main, l), 0);
+	while (!loop_visit(l, &m))
+		sched_yield();
+	expect(!loop_here(l));
+	first_ns = visit_ns;
+	expect(first_ns > opened_ns);           /* a visit has the time of now */
+	while (!loop_visit(l, &m))
+		sched_yield();
+	expect(visit_ns > first_ns);
+	loop_post(l, &stop_msg);
+	pthread_join(other, NULL);
+	expect(!loop_visit(l, &m));
+	loop_close(&l);
+}
+
+struct hold { struct msg msg; _Atomic bool held, let; };
+
+static void hold_run(struct loop *here, struct msg *m)
+{
+	struct hold *h = container_of(m, struct hold, msg);
+
+	atomic_store(&h->held, true);
+	while (!atomic_load(&h->let))
+		sched_yield();
+}
+
+TEST(a_loop_at_work_is_not_visited)
+{
+	struct hold h = {.msg.run = hold_run};
+	struct msg m = {.run = here_run};
+	struct loop *l = open_loop();
+	bool ran = false;
+	pthread_t other;
+
+	loop_post(l, &h.msg);
+	expect_int(pthread_create(&other, NULL, run_main, l), 0);
+	while (!atomic_load(&h.held))
+		sched_yield();
+	for (unsigned i = 0; i < 1000; i++)
+		ran |= loop_visit(l, &m);
+	expect(!ran);
+	atomic_store(&h.let, true);
+	loop_post(l, &stop_msg);
+	pthread_join(other, NULL);
+	loop_close(&l);
+}
+
+/* In turns what only posts and what would rather visit: each in its order, each once. */
+static void *visitor_main(void *arg)
+{
+	struct sender *s = arg;
+	unsigned long visits = 0;
+
+	for (unsigned i = 0; i < NOTES; i++) {
+		s->notes[i] = (struct note){.msg.run = note_run, .sender = s->index, .number = i};
+		if (i % 3 != 0 && i + 1 < NOTES && loop_visit(s->to, &s->notes[i].msg))
+			visits++;
+		else
+			loop_post(s->to, &s->notes[i].msg);
+		if (i % 16 == 0)
+			sched_yield();
+	}
+	return (void *)visits;
+}
+
+TEST(visits_and_messages_of_many_threads_keep_the_order_of_each)
+{
+	static struct sender s[SENDERS];
+	struct loop *l = open_loop();
+	unsigned long visits = 0;
+
+	order_kept = true;
+	notes_left = SENDERS * NOTES;
+	memset(next_number, 0, sizeof(next_number));
+	for (unsigned i = 0; i < SENDERS; i++) {
+		s[i] = (struct sender){
+			.to = l, .index = i, .notes = calloc(NOTES, sizeof(struct note))};
+		expect_int(pthread_create(&s[i].thread, NULL, visitor_main, &s[i]), 0);
+	}
+	expect_int(loop_run(l), 0);
+	for (unsigned i = 0; i < SENDERS; i++) {
+		void *mine;
+
+		pthread_join(s[i].thread, &mine);
+		visits += (unsigned long)mine;
+		expect_int(next_number[i], NOTES);
+		free(s[i].notes);
+	}
+	expect(order_kept && visits > 0);
+	loop_close(&l);
+}
+
 static struct sock *taken;
 
 static void take(void *arg, struct sock *sock)
