@@ -371,22 +371,30 @@ static void visit_run(struct loop *l, struct msg *m)
 	must(t == NULL || t->node.at_ns >= at_ns);
 }
 
+/* Under the lock. */
+static bool visit_may(const struct loop *l)
+{
+#ifdef KVOF_PLANT_VISIT_AWAKE
+	return true;
+#endif
+#ifdef KVOF_PLANT_VISIT_BEFORE_MAIL
+	return atomic_load(&l->lent);
+#endif
+	return atomic_load(&l->lent) && atomic_load(&l->mail) == NULL;
+}
+
 bool loop_visit(struct loop *loop, struct msg *m)
 {
-	bool free;
+	bool may;
 
 	OBJ_CHECK(loop, RING_LOOP_MAGIC);
 	if (pthread_mutex_trylock(&loop->visit_lock) != 0)
 		return false;
-#ifdef KVOF_PLANT_VISIT_AWAKE
-	free = true;
-#else
-	free = atomic_load(&loop->lent) && atomic_load(&loop->mail) == NULL;
-#endif
-	if (free)
+	may = visit_may(loop);
+	if (may)
 		visit_run(loop, m);
 	must(pthread_mutex_unlock(&loop->visit_lock) == 0);
-	return free;
+	return may;
 }
 
 /* ---- the turn ---- */
